@@ -1,0 +1,1 @@
+"""Who may start what, when, and how many."""

@@ -1,0 +1,1 @@
+"""What a run did: its events, in order, and what they add up to."""

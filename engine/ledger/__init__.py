@@ -1,0 +1,1 @@
+"""What can be proved: entries, chains, tree, notes, bundles and their verification."""

@@ -1,0 +1,1 @@
+"""What a run does next: definitions, expressions and their interpretation."""

@@ -1,0 +1,1 @@
+"""What people may order; authority is checked here and nowhere else."""

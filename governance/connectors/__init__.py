@@ -1,0 +1,1 @@
+"""The hands that change outside systems, and only with a permit."""

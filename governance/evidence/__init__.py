@@ -1,0 +1,1 @@
+"""Sequences, signs, builds and stores what an auditor will verify."""

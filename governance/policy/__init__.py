@@ -1,0 +1,1 @@
+"""Asks the policy engine one question at a time, with a deadline."""

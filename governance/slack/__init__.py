@@ -1,0 +1,1 @@
+"""Everything that Slack sees or sends."""

@@ -1,0 +1,1 @@
+"""All SQL: the database behind typed engine values."""

@@ -1,0 +1,1 @@
+"""The API and the console, both behind the same commands."""
