@@ -1,0 +1,65 @@
+"""Every bound of the product as a named constant with its unit, and the relations between bounds."""
+
+from __future__ import annotations
+
+# Doors: what is refused before it is understood.
+json_bytes_max = 1_048_576
+json_depth_max = 32
+yaml_bytes_max = 262_144
+webhook_bytes_max = 262_144
+int_max = 2**53 - 1  # the largest integer that every JSON reader keeps exactly
+cbor_depth_max = 32
+cbor_bytes_max = 16_777_216
+id_chars_max = 128
+
+# Entries (C2SP tlog-tiles allows 65,535 bytes to one entry).
+entry_bytes_soft = 16_384
+entry_bytes_max = 65_535
+
+# Journal.
+attempts_max = 4  # seed 004's delays, cut to SE-5's three retries
+retries_max = attempts_max - 1
+retry_delays_seconds = (5, 30, 120)
+fault_delay_first_seconds = 5
+fault_delay_max_seconds = 60
+
+# Leases: a worker may miss two heartbeats and still hold its work.
+lease_seconds = 30
+heartbeat_seconds = 10
+claim_batch = 16
+hold_receipt_seconds_max = 0.05  # a receipt waits this long for the next verdict, never longer
+
+# Policy.
+policy_bytes_max = 65_536
+policy_deadline_seconds = 0.5
+policy_server_connect_seconds = 0.25
+policy_server_total_seconds = 1.0
+policy_input_fields_max = 500
+policy_input_depth_max = 8
+
+# Approvals.
+approval_seconds_min = 60
+approval_seconds_max = 604_800
+reason_chars_max = 2_000
+click_lock_seconds = 1
+click_statement_seconds = 2
+
+# Expressions.
+expression_bytes_max = 4_096
+expression_input_bytes_max = 262_144
+expression_loops_nested_max = 2
+steps_max = 1_000
+
+# Slack (slack_sdk's models and the undocumented total of bolt-js#2509).
+slack_header_chars_max = 150
+slack_text_chars_max = 3_000
+slack_blocks_max = 50
+slack_blocks_total_chars_max = 13_000
+slack_request_bytes_max = 1_048_576
+slack_skew_seconds_max = 300
+
+assert heartbeat_seconds * 3 <= lease_seconds
+assert len(retry_delays_seconds) == retries_max
+assert entry_bytes_soft < entry_bytes_max
+assert approval_seconds_min < approval_seconds_max
+assert policy_server_connect_seconds < policy_server_total_seconds
