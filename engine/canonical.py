@@ -18,7 +18,7 @@ from engine.errors import CallerError
 from engine.limits import cbor_bytes_max, cbor_depth_max, int_max, json_bytes_max, json_depth_max
 
 _key = re.compile(r"[a-z][a-z0-9_]*")
-_token = re.compile(r'"(?:[^"\\\\]|\\\\.)*"|[\[\]{}]')
+_token = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 _head_sizes = ((24, ">B"), (25, ">H"), (26, ">I"), (27, ">Q"))
 
 
