@@ -30,10 +30,43 @@ $(UV):
 	@$(SYNC) --no-deps --no-build-isolation -e .
 	@touch $@
 
+demo: setup ## the product on this machine; AUTO=1 plays the people too and verifies the result
+	@$(BIN)/twokeys demo $(if $(AUTO),--auto)
+
+test: setup chromium ## the whole gate; LAYERS="mypy house flow" runs some of it
+	@$(BIN)/python -m tests.house.gate $(LAYERS)
+
+deep: setup ## the long suites: many more examples, and the tests marked deep
+	@$(BIN)/python -m tests.house.gate --deep
+
+lint: setup ## ruff, format, mypy and the house rules
+	@$(BIN)/python -m tests.house.gate ruff format mypy house
+
+format: setup ## let ruff put the code into shape
+	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format -q .
+
+rooms: setup ## write the map of rooms into README.md from the duties of the modules
+	@$(BIN)/python -m tests.house.rooms
+
+bench: setup .venv/.bench ## benchmarks; each prints ratios measured in one run
+	@set -e; for file in $(wildcard bench/*.py); do echo "== $$file"; $(BIN)/python $$file; done
+
+.venv/.bench: requirements/bench.txt .venv/.ready
+	@$(SYNC) --require-hashes -r requirements/bench.txt
+	@touch $@
+
+# Debian's browser for tests/browser, with the fonts that pages and cards need to be readable.
+chromium:
+	@if test ! -x /usr/bin/chromium; then \
+	  if test "$$(id -u)" != 0; then echo "the browser tests need /usr/bin/chromium: as root, apt-get install chromium" >&2; exit 1; fi; \
+	  echo "installing chromium"; export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get -qq -o Acquire::Retries=3 update && apt-get -qq -o Acquire::Retries=3 install -y --no-install-recommends \
+	    chromium fonts-liberation fonts-noto-color-emoji >/dev/null; fi
+
 pins: $(UV) ## compile the requirement files again, hashes and no host names
 	@$(COMPILE) --python-version 3.11 pyproject.toml --extra demo --group test --group dev --group browser -o requirements/test.txt
 	@$(COMPILE) --python-version 3.11 -c requirements/test.txt pyproject.toml -o requirements/runtime.txt
 	@$(COMPILE) --python-version 3.11 -c requirements/test.txt requirements/bench.in -o requirements/bench.txt
 	@$(COMPILE) --python-version 3.14 --no-deps requirements/opa.in -o requirements/opa.txt
 
-.PHONY: help setup pins
+.PHONY: help setup demo test deep lint format rooms bench chromium pins
