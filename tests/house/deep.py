@@ -6,7 +6,5 @@ from hypothesis import HealthCheck, settings
 
 
 def pytest_configure() -> None:
-    settings.register_profile(
-        "deep", max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
+    settings.register_profile("deep", max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("deep")

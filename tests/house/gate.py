@@ -80,9 +80,7 @@ def main(arguments: list[str]) -> int:
         print(f"\n== {name}: {' '.join(command)}", flush=True)
         started = time.monotonic()
         fault = run(command, LAYER_SECONDS_MAX * (10 if deep else 1))
-        lines.append(
-            f"  {name:<12}{time.monotonic() - started:>7.1f} s  {'RED: ' + fault if fault else 'green'}"
-        )
+        lines.append(f"  {name:<12}{time.monotonic() - started:>7.1f} s  {'RED: ' + fault if fault else 'green'}")
         red += [name] if fault else []
     print("\n== layers", *lines, sep="\n")
     seconds = time.monotonic() - begun
