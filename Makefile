@@ -56,17 +56,12 @@ bench: setup .venv/.bench ## benchmarks; each prints ratios measured in one run
 	@touch $@
 
 # Debian's browser for tests/browser, with the fonts that pages and cards need to be readable.
+EMOJI := /usr/share/fonts/truetype/noto/NotoColorEmoji.ttf
 chromium:
-	@if test ! -x /usr/bin/chromium; then \
-	  if test "$$(id -u)" != 0; then echo "the browser tests need /usr/bin/chromium: as root, apt-get install chromium" >&2; exit 1; fi; \
+	@if test "$$(id -u)" = 0 && ! { test -x /usr/bin/chromium && test -e $(EMOJI); }; then \
 	  echo "installing chromium"; export DEBIAN_FRONTEND=noninteractive; \
 	  apt-get -qq -o Acquire::Retries=3 update && apt-get -qq -o Acquire::Retries=3 install -y --no-install-recommends \
 	    chromium fonts-liberation fonts-noto-color-emoji >/dev/null; fi
-
-pins: $(UV) ## compile the requirement files again, hashes and no host names
-	@$(COMPILE) --python-version 3.11 pyproject.toml --extra demo --group test --group dev --group browser -o requirements/test.txt
-	@$(COMPILE) --python-version 3.11 -c requirements/test.txt pyproject.toml -o requirements/runtime.txt
-	@$(COMPILE) --python-version 3.11 -c requirements/test.txt requirements/bench.in -o requirements/bench.txt
-	@$(COMPILE) --python-version 3.14 --no-deps requirements/opa.in -o requirements/opa.txt
+	@test -x /usr/bin/chromium || { echo "the browser tests need /usr/bin/chromium: as root, apt-get install chromium" >&2; exit 1; }
 
 .PHONY: help setup demo test deep lint format rooms bench chromium pins

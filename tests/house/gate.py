@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +45,7 @@ def pytest_command(layer: str, *, deep: bool) -> list[str]:
     return ["python", "-m", "pytest", f"tests/{layer}", "-q", *LAYERS[layer], *depth]
 
 
-def run(command: list[str], seconds_max: int) -> str:
+def run(command: list[str], seconds_max: float) -> str:
     """Empty when the command succeeded, else why it did not."""
     child = subprocess.Popen(
         [str(BIN / command[0]), *command[1:]], cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True
@@ -52,13 +53,22 @@ def run(command: list[str], seconds_max: int) -> str:
     try:
         code = child.wait(timeout=seconds_max)
     except subprocess.TimeoutExpired:
+        stop(child)
         return f"still running after {seconds_max} s"
-    finally:
-        # Whatever the layer leaves behind in its own group must not reach the next one.
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+    except KeyboardInterrupt:
+        stop(child)
+        raise
     return "" if code == 0 else f"exit {code}"
+
+
+def stop(child: subprocess.Popen[bytes]) -> None:
+    """As Ctrl-C does, so that pytest takes down the servers it started; then for good."""
+    for number, seconds in ((signal.SIGINT, 20), (signal.SIGKILL, 5)):
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=seconds)
+            return
 
 
 def plan(names: list[str], *, deep: bool) -> dict[str, list[str]]:
