@@ -1,0 +1,295 @@
+"""Keys: who may turn one, how many count, and when a request for approval is satisfied. Pure; the record decides, not the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, NoReturn
+
+from engine.errors import Refused
+from engine.gate.action import TIERS
+from engine.gate.reducer import keys_counted, keys_needed
+from engine.gate.verdict import Verdict
+from engine.limits import reason_chars_max
+
+APPROVER_LEVEL_MIN = 4
+VOTE_KINDS = ("key", "reject", "stop")
+LINEAGE = ("requester", "on_behalf_of", "owner", "editor", "delegate", "rule_author")
+
+_lineage_sentences = {
+    "on_behalf_of": "This was asked for on your behalf; another person must decide.",
+    "owner": "You own what asked for this; another person must decide.",
+    "editor": "You edited this request; another person must decide.",
+    "delegate": "You act for somebody who already took part; another person must decide.",
+    "rule_author": "You wrote the rule that asks for this; another person must decide.",
+}
+
+
+class VoteRefused(Refused):
+    """Nobody must act: this person may not do this to this request, or not now; nothing has changed."""
+
+    def __init__(self, code: str, sentence: str) -> None:
+        super().__init__(sentence, code=code)
+        self.sentence = sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody as the tenant knows them at this moment."""
+
+    id: str
+    level: int
+    active: bool
+    kind: str  # human | service
+    groups: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for approval as recorded: what its keys bind to, how many are needed and who can never give one."""
+
+    id: str
+    tenant: str
+    run: str
+    promise: str
+    action_digest: bytes
+    card_digest: bytes
+    tier: str
+    keys: int
+    counts: Mapping[str, int]
+    groups: frozenset[str]
+    status: str  # requested | approved | rejected | expired | canceled
+    requested_at: datetime
+    expires_at: datetime
+    lineage: Mapping[str, str]
+    obligations: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One recorded decision of one person; `signed_in` says that it came with a fresh sign-in (step-up)."""
+
+    person: str
+    kind: str
+    at: datetime
+    action_digest: bytes
+    card_digest: bytes
+    signed_in: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Where a request stands after a vote: its status and how many of the needed keys are filled."""
+
+    status: str  # requested | approved | rejected
+    given: int
+    needed: int
+
+
+def vote(
+    asked: Asked,
+    votes: Sequence[Vote],
+    people: Mapping[str, Person],
+    who: Person,
+    kind: str,
+    action_digest16: str,
+    now: datetime,
+    reason: str,
+    *,
+    signed_in: bool = False,
+    stoppable: bool = False,
+) -> Counted:
+    """What this vote would make of the request, or VoteRefused.
+
+    `people` is read in the same transaction. `stoppable` says that the request is approved and no intent is written
+    yet: a reject or a stop still ends it then. The vote itself is recorded by the caller.
+    """
+    if kind not in VOTE_KINDS:
+        raise ValueError(f"no vote is of kind {kind!r}")
+    _check_open(asked, kind, now, stoppable)
+    _check_person(asked, who)
+    if action_digest16 != asked.action_digest.hex()[:16]:
+        _refuse(
+            "stale_card",
+            "This changed after it was shown to you, so your click changed nothing. Look at the newest card.",
+        )
+    needed = keys_needed(asked.keys, asked.counts)
+    standing_now = standing(asked, votes, people, now)
+    if kind != "key":
+        if kind == "reject" and not reason.strip():
+            _refuse("reason_required", "Say why you reject this; the person who asked reads it.")
+        _check_reason_size(reason)
+        return Counted("rejected", _filled(asked, standing_now, people), needed)
+    if any(given.kind == "key" and given.person == who.id and _binds(asked, given) for given in votes):
+        turn = _turn_of(asked, votes, who.id)
+        rest = f"; a different person must give key {turn + 1}" if turn < needed else ""
+        _refuse("same_person", f"You already gave key {turn}{rest}.")
+    if any(obligation["type"] == "reason" for obligation in asked.obligations) and not reason.strip():
+        _refuse("reason_required", "Policy asks for a reason with each key here.")
+    _check_reason_size(reason)
+    return _with_key(asked, votes, people, who, now, signed_in, needed)
+
+
+def standing(asked: Asked, votes: Sequence[Vote], people: Mapping[str, Person], now: datetime) -> tuple[str, ...]:
+    """The persons whose keys stand at this moment, in the order given; every key is checked again at every count."""
+    found: dict[str, None] = {}
+    for given in votes:
+        if given.kind == "key" and _binds(asked, given) and given.at < asked.expires_at and given.at <= now:
+            person = people.get(given.person)
+            if person is not None and person.id == given.person and not _unfit_holder(asked, person):
+                found[person.id] = None
+    return tuple(found)
+
+
+def satisfied(asked: Asked, votes: Sequence[Vote], people: Mapping[str, Person], now: datetime) -> bool:
+    """Whether enough different people hold standing keys, in total and per group, and the request is not over."""
+    if now >= asked.expires_at or asked.status not in ("requested", "approved"):
+        return False
+    if any(given.kind in ("reject", "stop") for given in votes):
+        return False
+    persons = standing(asked, votes, people, now)
+    if _filled(asked, persons, people) < keys_needed(asked.keys, asked.counts):
+        return False
+    return not _step_up_missing(asked, votes, persons)
+
+
+def stands(asked: Asked, verdict: Verdict, votes: Sequence[Vote], people: Mapping[str, Person], now: datetime) -> bool:
+    """Whether the keys of a request still satisfy it after a recheck: the stricter of what was asked and what is asked now."""
+    if verdict.effect == "deny" or verdict.action_sha256 != asked.action_digest.hex():
+        return False
+    if not satisfied(asked, votes, people, now):
+        return False
+    if verdict.effect == "allow":
+        return True
+    if TIERS.index(verdict.tier) > TIERS.index(asked.tier):
+        return False
+    stricter = replace(
+        asked,
+        keys=max(asked.keys, verdict.keys),
+        counts=dict(verdict.counts),
+        groups=frozenset(verdict.groups),
+        obligations=(*asked.obligations, *verdict.obligations),
+    )
+    return satisfied(stricter, votes, people, now)
+
+
+# --- one vote -----------------------------------------------------------------------------------------------------
+
+
+def _with_key(
+    asked: Asked,
+    votes: Sequence[Vote],
+    people: Mapping[str, Person],
+    who: Person,
+    now: datetime,
+    signed_in: bool,
+    needed: int,
+) -> Counted:
+    new = Vote(who.id, "key", now, asked.action_digest, asked.card_digest, signed_in)
+    # The voter as checked above counts, whatever an older snapshot of `people` says.
+    after_people = {**people, who.id: who}
+    before = _filled(asked, standing(asked, votes, people, now), people)
+    after_votes = (*votes, new)
+    persons = standing(asked, after_votes, after_people, now)
+    given = _filled(asked, persons, after_people)
+    if given <= before:
+        _refuse(
+            "not_approver",
+            f"A key from your groups is already there. Still needed: {_still_needed(asked, persons, after_people)}.",
+        )
+    if given >= needed and _step_up_missing(asked, after_votes, persons):
+        _refuse("step_up", "One of the keys must be given in the console, right after signing in again.")
+    return Counted("approved" if given >= needed else "requested", given, needed)
+
+
+def _check_open(asked: Asked, kind: str, now: datetime, stoppable: bool) -> None:
+    if asked.status == "expired" or (asked.status == "requested" and now >= asked.expires_at):
+        _refuse("expired", "This request expired before it was decided. Nothing was done; it can be asked again.")
+    if asked.status == "canceled":
+        _refuse("decided", "This request was withdrawn. Your click changed nothing.")
+    if asked.status == "requested" or (asked.status == "approved" and kind != "key" and stoppable):
+        return
+    _refuse("decided", f"This is already {asked.status}. Your click changed nothing.")
+
+
+def _check_person(asked: Asked, who: Person) -> None:
+    code = _unfit_holder(asked, who)
+    if not code:
+        return
+    groups = ", ".join(f"@{group}" for group in sorted(asked.groups))
+    sentences = {
+        "not_human": "Only a person can decide this; a service account cannot.",
+        "inactive": "Your account is switched off, so you cannot decide this.",
+        "level": f"Deciding needs level {APPROVER_LEVEL_MIN}; yours is {who.level}.",
+        "self": "You asked for this, so you cannot hold a key.",
+        "lineage": _lineage_sentences.get(
+            asked.lineage.get(who.id, ""), "You took part in this request; another person must decide."
+        ),
+        "not_approver": f"Keys for this: {groups}.",
+    }
+    _refuse(code, sentences[code])
+
+
+def _unfit_holder(asked: Asked, person: Person) -> str:
+    """Empty when this person may hold a key for this request, else the refusal's code."""
+    if person.kind != "human":
+        return "not_human"
+    if person.active is not True:
+        return "inactive"
+    if person.id in asked.lineage:
+        return "self" if asked.lineage[person.id] == "requester" else "lineage"
+    if type(person.level) is not int or person.level < APPROVER_LEVEL_MIN:
+        return "level"
+    return "" if person.groups & asked.groups else "not_approver"
+
+
+def _check_reason_size(reason: str) -> None:
+    if len(reason) > reason_chars_max:
+        _refuse("reason_required", f"A reason has at most {reason_chars_max:,} characters; yours has {len(reason):,}.")
+
+
+# --- the count ----------------------------------------------------------------------------------------------------
+
+
+def _binds(asked: Asked, given: Vote) -> bool:
+    return given.action_digest == asked.action_digest and given.card_digest == asked.card_digest
+
+
+def _filled(asked: Asked, persons: Sequence[str], people: Mapping[str, Person]) -> int:
+    holders = {person: sorted(people[person].groups & asked.groups) for person in persons}
+    return keys_counted(asked.keys, asked.counts, sorted(asked.groups), holders)
+
+
+def _turn_of(asked: Asked, votes: Sequence[Vote], person: str) -> int:
+    order = list(dict.fromkeys(given.person for given in votes if given.kind == "key" and _binds(asked, given)))
+    return order.index(person) + 1
+
+
+def _still_needed(asked: Asked, persons: Sequence[str], people: Mapping[str, Person]) -> str:
+    before = _filled(asked, persons, people)
+    missing = []
+    for group in sorted(asked.groups):
+        one_more = {**people, "": Person("", APPROVER_LEVEL_MIN, True, "human", frozenset((group,)))}
+        if _filled(asked, (*persons, ""), one_more) > before:
+            missing.append(f"@{group}")
+    return ", ".join(missing)
+
+
+def _step_up_missing(asked: Asked, votes: Sequence[Vote], persons: Sequence[str]) -> bool:
+    """Policy may want a fresh sign-in: at least one of the standing keys must carry it."""
+    if not any(obligation["type"] == "step_up" for obligation in asked.obligations):
+        return False
+    return not any(
+        given.signed_in is True and given.kind == "key" and given.person in persons and _binds(asked, given)
+        for given in votes
+    )
+
+
+def expires_at(requested_at: datetime, verdict: Verdict) -> datetime:
+    """When a request under this verdict ends unanswered."""
+    return requested_at + timedelta(seconds=verdict.expires_in_s)
+
+
+def _refuse(code: str, sentence: str) -> NoReturn:
+    raise VoteRefused(code, sentence)
