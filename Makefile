@@ -19,7 +19,7 @@ $(UV):
 	@echo "fetching uv $(UV_VERSION)"
 	@rm -rf .uv
 	@if $(PY) -m venv .uv >/dev/null 2>&1; then .uv/bin/python -m pip -q install 'uv==$(UV_VERSION)'; \
-	else $(PY) -m pip -q install --target .uv/lib 'uv==$(UV_VERSION)' && mkdir -p .uv/bin && cp .uv/lib/bin/uv $(UV); fi
+	else $(PY) -m pip -q install --root-user-action=ignore --target .uv/lib 'uv==$(UV_VERSION)' && mkdir -p .uv/bin && cp .uv/lib/bin/uv $(UV); fi
 
 # The opa wheel comes last, with its Python bound overridden, and nothing may sync after it: a sync would remove it.
 .venv/.ready: $(PINS) pyproject.toml | $(UV)

@@ -95,9 +95,10 @@ IMPURE = frozenset(
 )
 PURE_EXCEPT: dict[str, str] = {}
 
-CHANCE_MODULES = frozenset({"time", "random", "uuid", "secrets"})
+CHANCE_MODULES = frozenset({"time", "random", "secrets"})
 CHANCE_NAMES = frozenset(
-    {"datetime.now", "datetime.utcnow", "datetime.today", "date.today", "os.urandom", "os.getrandom"}
+    "datetime.now datetime.utcnow datetime.today date.today os.urandom os.getrandom"
+    " uuid.uuid1 uuid.uuid4 uuid.uuid6 uuid.uuid7 uuid.getnode".split()
 )
 CHANCE = {"governance.clock": "the only reader of time and chance"}
 ENVIRONMENT_NAMES = frozenset({"os.environ", "os.environb", "os.getenv", "os.putenv", "os.unsetenv"})
@@ -114,6 +115,7 @@ BROAD = {
 # Where a process starts. What none of them reaches is dead.
 ENTRIES = {
     "governance.cli": "the command `twokeys`",
+    "governance.local.servicenow": "the stand-in of ServiceNow, a process of its own",
 }
 
 MODULE_LINES_MAX = 500
@@ -316,9 +318,11 @@ def outside(module: Module, node: ast.AST, package: str) -> Iterator[Fault]:
 
 def names(module: Module) -> Iterator[Fault]:
     """What is done by name: the clock, the environment, print, and code from strings."""
+    meant = aliases(module)
     for node in module.nodes:
         if isinstance(node, ast.Attribute):
-            yield from attribute(module, node, dotted(node))
+            head, _, rest = dotted(node).partition(".")
+            yield from attribute(module, node, f"{meant.get(head, head)}.{rest}")
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 yield from attribute(module, node, f"{node.module}.{alias.name}")
@@ -328,6 +332,17 @@ def names(module: Module) -> Iterator[Fault]:
                     yield module.fault(node, "dynamic", f"imports {alias.name}")
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             yield from builtin_call(module, node, node.func.id)
+
+
+def aliases(module: Module) -> dict[str, str]:
+    """What a local name stands for when an import gave it another one."""
+    found = {}
+    for node in module.nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.asname: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.asname: f"{node.module}.{alias.name}" for alias in node.names if alias.asname}
+    return found
 
 
 def attribute(module: Module, node: ast.AST, name: str) -> Iterator[Fault]:
@@ -370,7 +385,7 @@ def dead(tree: Tree) -> Iterator[Fault]:
     missing = [entry for entry in ENTRIES if entry not in tree]
     for entry in missing:
         yield Fault(entry.replace(".", "/") + ".py", 1, "dead", f"the entry {entry} does not exist")
-    if missing:
+    if "governance.cli" in missing:
         return  # everything would look dead
     ways = [*ENTRIES, *(name for name in tree if within(name, "migrations"))]
     reached: set[str] = set()

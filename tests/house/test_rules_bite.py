@@ -35,6 +35,8 @@ SOUND = {
     "governance/connectors/registry.py": '"""Loads."""\nimport importlib\n\nload = importlib.import_module\n',
     "governance/slack/__init__.py": '"""Slack."""\n',
     "governance/slack/clicks.py": '"""Press to vote."""\nimport slack_bolt\n\nfrom governance.commands import decide\n',
+    "governance/local/__init__.py": '"""Here."""\n',
+    "governance/local/servicenow.py": '"""Its own process."""\n',
     "governance/wiring.py": (
         '"""Everything meets."""\nfrom engine.program import expression\nfrom governance import clock, settings\n'
         "from governance.connectors import registry\nfrom governance.slack import clicks\n"
@@ -79,6 +81,8 @@ BREAKS = {
     "a file in the engine": ("engine/journal/events.py", 'open("x")', "pure"),
     "the clock": ("engine/kernel.py", "import time", "chance"),
     "the clock by another name": ("governance/wiring.py", "import datetime as d\nd.datetime.now()", "chance"),
+    "the clock renamed": ("governance/wiring.py", "from datetime import datetime as dt\ndt.now()", "chance"),
+    "a random identity": ("governance/wiring.py", "import uuid as u\nu.uuid4()", "chance"),
     "today": ("governance/wiring.py", "from datetime import date\ndate.today()", "chance"),
     "dice": ("governance/wiring.py", "from random import choice", "chance"),
     "random bytes": ("governance/wiring.py", "import os\nos.urandom(8)", "chance"),
@@ -144,6 +148,7 @@ def test_every_rule_is_broken_at_least_once() -> None:
         ("governance/wiring.py", "import re\nre.compile('x')"),
         ("governance/wiring.py", "try:\n    pass\nexcept (KeyError, OSError):\n    pass"),
         ("migrations/env.py", LONG_FUNCTION),
+        ("engine/kernel.py", "import uuid\nuuid.UUID(bytes=b'0123456789abcdef', version=4)"),
         ("governance/wiring.py", "from datetime import datetime\ndatetime.fromisoformat('2026-01-01')"),
     ],
 )
