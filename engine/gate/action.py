@@ -151,6 +151,7 @@ def effect_key(spec: OperationSpec, target: Target, fields: tuple[Field, ...], p
         "instance": target.instance,
         "target": target.id,
         "fields_hash": fields_hash(fields),
+        "thread": next((f.value for f in fields if f.name == "thread_ts"), ""),
         "promise": promise,
     }
     template = spec.key_template or spec.connector + ":" + spec.operation + ":{target}:{fields_hash}:{promise}"

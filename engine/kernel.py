@@ -1,0 +1,248 @@
+"""advance() and accept(): the only two verbs that change a run; both only append to its history and say what follows."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.canonical import jcs, read_json, sha256
+from engine.errors import BrokenJournal
+from engine.ids import PromiseId
+from engine.journal import events as ev
+from engine.journal.history import History
+from engine.journal.status import CANCELLING, Blocked
+from engine.limits import cbor_bytes_max
+from engine.program.definition import Definition
+from engine.program.interpreter import Complete, Context, Fail, Outcome, Propose, begin, deliver, run_to_wait
+from engine.program.snapshot import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A value outside the journal: its file, and the salted commitment that stands for it inside."""
+
+    commit: bytes
+    body: bytes
+
+    @property
+    def reference(self) -> dict[str, Any]:
+        """How a journal event names it."""
+        return {"commit": self.commit.hex(), "size": len(self.body)}
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """Where the program stands now, what it wants next, and the payloads to store."""
+
+    frame: Frame
+    outcome: Outcome
+    payloads: tuple[Payload, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """News: this attempt's intent is being written."""
+
+    promise: PromiseId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """News: this operation has its result, for ever."""
+
+    promise: PromiseId
+    attempt: int
+    ok: bool
+    value: Any = None
+    error_class: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """News: this attempt failed and another one is due."""
+
+    promise: PromiseId
+    attempt: int
+    error: str
+    retry_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """News: a signal arrived; nobody need be waiting for it."""
+
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsked:
+    """News: somebody wants this run cancelled."""
+
+    reason: str
+
+
+News = Started | Finished | Retrying | Signalled | CancelAsked
+
+
+def payload(salt_key: bytes, place: str, value: Any) -> Payload:
+    """A payload file: the salt is a MAC under the run's own secret, so it is the same on a repeat and unguessable outside."""
+    salt = hmac.new(salt_key, b"twokeys/salt/v1\x00" + place.encode(), hashlib.sha256).hexdigest()[:32]
+    body = jcs({"salt": salt, "media": "application/json", "value": wire(value)})
+    return Payload(sha256(body), body)
+
+
+def wire(value: Any) -> Any:
+    """A value as a payload file carries it: keys of the canonical profile only exist in our own records, so maps become pairs."""
+    if type(value) is dict:
+        return {"pairs": [[name, wire(item)] for name, item in sorted(value.items())]}
+    if type(value) is list or type(value) is tuple:
+        return [wire(item) for item in value]
+    return value
+
+
+def unwire(value: Any) -> Any:
+    """The value that a payload file carries."""
+    if type(value) is dict:
+        return {name: unwire(item) for name, item in value["pairs"]}
+    if type(value) is list:
+        return [unwire(item) for item in value]
+    return value
+
+
+def opened(body: bytes) -> Any:
+    """What a payload file says."""
+    return unwire(read_json(body, bytes_max=cbor_bytes_max, depth_max=128)["value"])
+
+
+def advance(
+    history: History,
+    definition: Definition,
+    frame: Frame | None,
+    context: Context,
+    salt_key: bytes,
+    start: ev.ExecutionStarted,
+    now: int,
+) -> Advanced:
+    """Run the program to its next wait or its end. The caller has delivered what the wait was for into the frame."""
+    if not history.started:
+        history.append(start, now)
+    elif isinstance(history.status, Blocked):
+        history.append(ev.ExecutionResumed(), now)
+    if frame is None:
+        raise BrokenJournal("frame", "a run is advanced from its frame; rebuild it first")
+    turn = run_to_wait(definition, frame, context)
+    kept: list[Payload] = []
+    match turn.outcome:
+        case Propose() as proposal:
+            promise = history.execution.child(proposal.child)
+            if history.next_promise() != promise:
+                raise BrokenJournal(
+                    "G-20", f"the program proposes {promise}, the journal has {history.next_promise()} next"
+                )
+            kept.append(payload(salt_key, f"{promise}/input", proposal_value(proposal)))
+            policy = f"attempts={proposal.max_attempts};deadline_s={proposal.deadline_s}"
+            name = f"{proposal.connector}.{proposal.operation}"
+            history.append(ev.InvokeScheduled(promise, "Function", name, _text(kept[0].reference), policy), now)
+            history.append(ev.ExecutionAwaiting(frozenset((promise,)), "Single"), now)
+        case Complete(value):
+            kept.append(payload(salt_key, "result", value))
+            history.append(ev.ExecutionCompleted(_text({"ok": kept[0].reference})), now)
+        case Fail(error_class, message):
+            kept.append(payload(salt_key, "error", message))
+            history.append(ev.ExecutionFailed(_text({"err": {"class": error_class, **kept[0].reference}})), now)
+    return Advanced(turn.frame, turn.outcome, tuple(kept))
+
+
+def accept(history: History, news: News, salt_key: bytes, now: int) -> tuple[Payload, ...]:
+    """Append what has become known. The payloads returned are stored with it."""
+    match news:
+        case Started(promise, attempt):
+            history.append(ev.InvokeStarted(promise, attempt), now)
+        case Retrying(promise, attempt, error, retry_at):
+            history.append(ev.InvokeRetrying(promise, attempt, error, retry_at), now)
+        case CancelAsked(reason):
+            history.append(ev.CancelRequested(reason), now)
+        case Signalled(name, value):
+            delivery = history.deliveries(name) + 1
+            kept = payload(salt_key, f"signal/{name}/{delivery}", value)
+            history.append(ev.SignalDelivered(name, _text(kept.reference), delivery), now)
+            return (kept,)
+        case Finished(promise, attempt, ok, value, error_class, message):
+            kept = payload(salt_key, f"{promise}/result", value if ok else message)
+            result = {"ok": kept.reference} if ok else {"err": {"class": error_class, **kept.reference}}
+            history.append(ev.InvokeCompleted(promise, _text(result), attempt), now)
+            return (kept,)
+    return ()
+
+
+def settle_cancel(history: History, now: int) -> bool:
+    """Finish a requested cancellation as soon as no attempt is in flight; True when the run has ended by it."""
+    if history.status is not CANCELLING or any(invoke.phase == "started" for invoke in history.open_invokes()):
+        return False
+    history.append(ev.ExecutionCancelled("requested"), now)
+    return True
+
+
+def delivered(definition: Definition, frame: Frame, result: str, payloads: Mapping[bytes, bytes]) -> Frame:
+    """The frame after the operation it waits for has this recorded result."""
+    value = read_json(result.encode())
+    if "ok" in value:
+        return deliver(definition, frame, True, _open(value["ok"], payloads))
+    return deliver(definition, frame, False, None, value["err"]["class"], str(_open(value["err"], payloads)))
+
+
+def rebuild(history: History, definition: Definition, context: Context, payloads: Mapping[bytes, bytes]) -> Frame:
+    """The frame that the journal implies: the program run again from its start over recorded results."""
+    frame = begin()
+    for _ in range(history.next_child):
+        turn = run_to_wait(definition, frame, context)
+        frame = turn.frame
+        if not isinstance(turn.outcome, Propose):
+            raise BrokenJournal("replay", "the journal holds operations that the program does not ask for")
+        invoke = history.invoke(history.execution.child(turn.outcome.child))
+        name = f"{turn.outcome.connector}.{turn.outcome.operation}"
+        if invoke is None or invoke.scheduled.function_name != name:
+            raise BrokenJournal("replay", f"the program asks for {name}, the journal has something else")
+        if invoke.phase != "completed":
+            return frame
+        frame = delivered(definition, frame, invoke.result, payloads)
+    return frame
+
+
+def proposal_value(proposal: Propose) -> dict[str, Any]:
+    """A proposal as the journal's input payload carries it."""
+    return {name: getattr(proposal, name) for name in Propose.__dataclass_fields__}
+
+
+def proposal_from(body: bytes) -> Propose:
+    """The proposal that was journaled: what is judged, whatever a later reading of the program would say."""
+    return Propose(**opened(body))
+
+
+def input_payload(salt_key: bytes, value: Any) -> Payload:
+    """The input of a run as its start stores it."""
+    return payload(salt_key, "input", value)
+
+
+def reference_of(text: str) -> bytes:
+    """The commitment that a plain payload reference names."""
+    return bytes.fromhex(read_json(text.encode())["commit"])
+
+
+def _open(reference: Mapping[str, Any], payloads: Mapping[bytes, bytes]) -> Any:
+    body = payloads.get(bytes.fromhex(reference["commit"]))
+    if body is None or sha256(body).hex() != reference["commit"]:
+        raise BrokenJournal(
+            "payload", f"payload {reference['commit'][:16]} is missing or is not what the journal committed to"
+        )
+    return opened(body)
+
+
+def _text(value: dict[str, Any]) -> str:
+    return jcs(value).decode()

@@ -1,0 +1,121 @@
+"""One HTTP exchange with an outside system: no redirects, no proxies, a byte cap, and a total table of what each fault means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+from engine.canonical import read_json
+from engine.errors import CallerError
+from engine.gate.receipt import Outcome
+
+answer_bytes_max = 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete answer: status and strict JSON, or an outcome that says why there is none."""
+
+    status: int
+    body: Any
+    outcome: Outcome | None
+    headers: Mapping[str, str]
+
+
+class Exchange:
+    """A client for one base URL with basic authentication."""
+
+    def __init__(self, base_url: str, user: str, secret: str, *, seconds: float) -> None:
+        self._client = httpx2.Client(
+            base_url=base_url,
+            auth=(user, secret),
+            follow_redirects=False,
+            trust_env=False,
+            timeout=httpx2.Timeout(seconds, connect=3.0),
+        )
+
+    def call(
+        self, method: str, path: str, *, changes: bool, params: Mapping[str, str] | None = None, json: Any = None
+    ) -> Answer:
+        """Send once. `changes` decides what a lost answer means: unknown for a write, try again for a read."""
+        try:
+            with self._client.stream(
+                method, path, params=params, json=json, headers={"Accept": "application/json"}
+            ) as response:
+                raw = b""
+                for chunk in response.iter_bytes():
+                    raw += chunk
+                    if len(raw) > answer_bytes_max:
+                        return _none(_lost(changes, "answer_too_large", f"the answer passes {answer_bytes_max} bytes"))
+                status, headers = response.status_code, dict(response.headers)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
+            # Nothing was sent: the outside did not see this attempt.
+            return _none(Outcome("error", error_class="unreachable", message=_words(error), retryable=True))
+        except httpx2.TimeoutException as error:
+            return _none(_lost(changes, "timeout", _words(error)))
+        except httpx2.HTTPError as error:
+            return _none(_lost(changes, "connection_lost", _words(error)))
+        return _understood(status, raw, headers, changes)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._client.close()
+
+
+def _understood(status: int, raw: bytes, headers: Mapping[str, str], changes: bool) -> Answer:
+    if status >= 300:
+        return Answer(status, None, _refused(status, raw, headers), headers)
+    try:
+        return Answer(status, read_json(raw, floats=True), None, headers)
+    except CallerError as error:
+        return _none(_lost(changes, "malformed_answer", error.reason))
+
+
+def _refused(status: int, raw: bytes, headers: Mapping[str, str]) -> Outcome:
+    seen = {"status": status, "size": len(raw)}
+    if status == 429:
+        after = headers.get("retry-after", "")
+        seconds = int(after) if after.isascii() and after.isdigit() and len(after) < 6 else 0
+        return Outcome(
+            "error",
+            response=seen,
+            error_class="rate_limited",
+            message="asked to slow down",
+            retryable=True,
+            retry_after_seconds=seconds,
+        )
+    if status >= 500:
+        return Outcome("error", response=seen, error_class="server_error", message=f"answered {status}", retryable=True)
+    if status == 404:
+        return Outcome(
+            "rejected",
+            response=seen,
+            error_class="target_not_found",
+            message="the target does not exist or may not be seen",
+        )
+    if status in (401, 403):
+        return Outcome(
+            "rejected",
+            response=seen,
+            error_class="not_authorized",
+            message=f"answered {status}: the connection's credentials do not suffice",
+        )
+    return Outcome("rejected", response=seen, error_class="rejected", message=f"answered {status}")
+
+
+def _lost(changes: bool, error_class: str, message: str) -> Outcome:
+    if changes:
+        return Outcome("unknown", error_class=error_class, message=message)
+    status = "timeout" if error_class == "timeout" else "error"
+    return Outcome(status, error_class=error_class, message=message, retryable=True)
+
+
+def _none(outcome: Outcome) -> Answer:
+    return Answer(0, None, outcome, {})
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:300]

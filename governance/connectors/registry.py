@@ -1,0 +1,80 @@
+"""Which connectors there are, what each declares, and the one interface that stages call them through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.errors import CallerError, TwokeysError
+from engine.gate.action import Action, OperationSpec
+from engine.gate.permit import Permit
+from engine.gate.receipt import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where one tenant's instance of a connector is and how to speak to it."""
+
+    instance: str
+    base_url: str
+    user: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"Connection({self.instance!r}, {self.base_url!r})"
+
+
+class CannotLook(TwokeysError):
+    """The operator or the author must act: the target could not be read before the effect; nothing was changed."""
+
+    code = "cannot_look"
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.message, code=outcome.error_class)
+        self.outcome = outcome
+
+
+class Connector(Protocol):
+    """One outside system. `perform` takes a permit and nothing else; `look` says what the outside itself can prove."""
+
+    specs: tuple[OperationSpec, ...]
+
+    def observe(self, action: Action) -> Mapping[str, str]:
+        """The facts of the target that the action relies on (before values, version); raises CannotLook."""
+
+    def perform(self, permit: Permit) -> Outcome:
+        """Do it once; every fault becomes an outcome."""
+
+    def look(self, permit: Permit) -> Outcome | None:
+        """After a crash: `ok` if it certainly happened, `rejected` if it certainly did not, None if nobody can tell."""
+
+
+ConnectionOf = Callable[[str, str], Connection]
+
+
+class Registry:
+    """The connectors of this installation by name."""
+
+    def __init__(self, connectors: Mapping[str, Connector]) -> None:
+        self._connectors = dict(connectors)
+        self.catalog: dict[tuple[str, str], OperationSpec] = {
+            (spec.connector, spec.operation): spec for one in connectors.values() for spec in one.specs
+        }
+
+    def spec(self, connector: str, operation: str) -> OperationSpec:
+        """What was declared; an unknown operation is refused by name."""
+        found = self.catalog.get((connector, operation))
+        if found is None:
+            known = ", ".join(sorted(f"{c}.{o}" for c, o in self.catalog))
+            raise CallerError(
+                f"{connector}.{operation} is not an operation", field="operation", next_step=f"there are: {known}"
+            )
+        return found
+
+    def of(self, connector: str) -> Connector:
+        """The connector of that name."""
+        found = self._connectors.get(connector)
+        if found is None:
+            raise CallerError(f"{connector} is not a connector", field="connector")
+        return found

@@ -1,0 +1,169 @@
+"""ServiceNow incidents through the Table API: look one up, update it, close it; `look` claims only what the API can prove."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from engine.gate.action import Action, FieldSpec, OperationSpec
+from engine.gate.permit import Permit
+from engine.gate.receipt import Outcome
+from governance.connectors.http import Answer, Exchange
+from governance.connectors.registry import CannotLook, ConnectionOf
+
+_sys_id = re.compile(r"[0-9a-f]{32}")
+_shown = ("number", "sys_id", "short_description", "priority", "state", "assignment_group", "impact", "urgency")
+_appended = ("work_notes", "comments")
+_seconds = 10.0
+
+SPECS = (
+    OperationSpec(
+        "servicenow", "lookup", "read", "incident", (), reversible=True, summary="Look up incident", result_fields=(*_shown, "sys_mod_count")
+    ),
+    OperationSpec(
+        "servicenow", "update", "write", "incident",
+        (
+            FieldSpec("assignment_group"), FieldSpec("work_notes", op="append", chars_max=4_000), FieldSpec("state"),
+            FieldSpec("impact"), FieldSpec("urgency"),
+        ),
+        reversible=True, reversal="inverse", key_template="sn:incident:update:{instance}:{target}:{fields_hash}",
+        summary="Update incident", result_fields=(*_shown, "sys_mod_count"),
+    ),
+    OperationSpec(
+        "servicenow", "close", "write", "incident",
+        (
+            FieldSpec("close_code"), FieldSpec("close_notes", chars_max=4_000), FieldSpec("comments", op="append", chars_max=4_000),
+            FieldSpec("state"),
+        ),
+        reversible=True, reversal="manual", risk="high", key_template="sn:incident:close:{instance}:{target}:{fields_hash}",
+        summary="Close incident", result_fields=(*_shown, "sys_mod_count"),
+    ),
+)  # fmt: skip
+
+
+class ServiceNow:
+    """The connector; one exchange per instance and tenant."""
+
+    specs = SPECS
+
+    def __init__(self, connection_of: ConnectionOf) -> None:
+        self._connection_of = connection_of
+        self._open: dict[tuple[str, str, str, str], Exchange] = {}
+
+    def _exchange(self, tenant: str) -> Exchange:
+        c = self._connection_of(tenant, "servicenow")
+        name = (c.base_url, c.user, c.secret, c.instance)
+        if name not in self._open:
+            self._open[name] = Exchange(c.base_url, c.user, c.secret, seconds=_seconds)
+        return self._open[name]
+
+    def _path(self, action: Action) -> str:
+        if not _sys_id.fullmatch(action.target.id):
+            raise CannotLook(
+                Outcome(
+                    "rejected",
+                    error_class="bad_target",
+                    message="the target of an incident is its sys_id, 32 hexadecimal digits",
+                )
+            )
+        return f"/api/now/table/incident/{action.target.id}"
+
+    def _record(self, action: Action) -> dict[str, str]:
+        answer = self._exchange(action.tenant).call("GET", self._path(action), changes=False)
+        if answer.outcome is not None:
+            raise CannotLook(answer.outcome)
+        record = _result(answer)
+        if record is None:
+            raise CannotLook(
+                Outcome("error", error_class="malformed_answer", message="the answer holds no record", retryable=True)
+            )
+        return record
+
+    def observe(self, action: Action) -> Mapping[str, str]:
+        """Before values of what would be set, and the record's version."""
+        if action.kind == "read":
+            return {}
+        record = self._record(action)
+        seen = {"sys_mod_count": record.get("sys_mod_count", "")}
+        for field in action.fields:
+            if field.name not in _appended:
+                seen[field.name] = record.get(field.name, "")
+        return seen
+
+    def perform(self, permit: Permit) -> Outcome:
+        """One GET for a lookup, one PATCH for everything else."""
+        action = permit.action
+        request = {"method": "GET", "fields": []} if action.kind == "read" else {
+            "method": "PATCH", "fields": [f.name for f in action.fields], "bytes": action.payload_bytes()
+        }  # fmt: skip
+        try:
+            path = self._path(action)
+        except CannotLook as error:
+            return error.outcome
+        if action.kind == "read":
+            answer = self._exchange(action.tenant).call("GET", path, changes=False)
+        else:
+            changes = {f.name: "" if f.op == "clear" else f.value for f in action.fields}
+            answer = self._exchange(action.tenant).call("PATCH", path, changes=True, json=changes)
+        return _outcome(answer, request, action)
+
+    def look(self, permit: Permit) -> Outcome | None:
+        """An unchanged version proves that nothing was written; equal fields prove nothing, somebody else may have set them."""
+        action = permit.action
+        try:
+            record = self._record(action)
+        except CannotLook:
+            return None
+        version = dict(action.preconditions).get("sys_mod_count", "")
+        if version and record.get("sys_mod_count") == version:
+            return Outcome(
+                "rejected", error_class="did_not_happen", message=f"version {version} is unchanged", retryable=True
+            )
+        return None
+
+
+def _result(answer: Answer) -> dict[str, str] | None:
+    body = answer.body
+    if type(body) is not dict or type(body.get("result")) is not dict:
+        return None
+    return {name: _text(value) for name, value in body["result"].items()}
+
+
+def _text(value: Any) -> str:
+    # A reference field comes as {"link":..,"value":..}; everything else is text on this wire.
+    if type(value) is dict:
+        return str(value.get("value", ""))
+    return "" if value is None else str(value)
+
+
+def _outcome(answer: Answer, request: Mapping[str, Any], action: Action) -> Outcome:
+    if answer.outcome is not None:
+        o = answer.outcome
+        return Outcome(o.status, request, o.response, {}, o.error_class, o.message, o.retryable, o.retry_after_seconds)
+    record = _result(answer)
+    if record is None:
+        status = "error" if action.kind == "read" else "unknown"
+        return Outcome(
+            status,
+            request,
+            {"status": answer.status},
+            {},
+            "malformed_answer",
+            "the answer holds no record",
+            status == "error",
+        )
+    result = {name: record.get(name, "") for name in (*_shown, "sys_mod_count")}
+    response = {
+        "status": answer.status,
+        "number": record.get("number", ""),
+        "sys_mod_count": record.get("sys_mod_count", ""),
+    }
+    undo: dict[str, Any] = {}
+    if action.kind != "read":
+        before = dict(action.preconditions)
+        undo = {
+            "operation": "update",
+            "fields": {f.name: before.get(f.name, "") for f in action.fields if f.name not in _appended},
+        }
+    return Outcome("ok", request, response, result, how_to_reverse=undo)

@@ -1,0 +1,233 @@
+"""Approvals and their votes as the gate decides by them, and the record that cards and pages show."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.canonical import decode, encode, read_json
+from engine.errors import CallerError
+from engine.gate.action import Action, action_from
+from engine.gate.approval import Asked, Vote
+from engine.gate.card import CardRecord
+from engine.gate.verdict import Verdict, verdict_from
+from governance.store.people import Profile
+from governance.store.unit import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An approval with its votes, the action it is about and the verdict that asked for it."""
+
+    asked: Asked
+    votes: tuple[Vote, ...]
+    reasons: tuple[str, ...]  # of the votes, in the same order
+    card_rev: int
+    verdict_n: int
+    rev: int
+    action: Action
+    verdict: Verdict
+    workflow: str
+    version: str
+    trigger: str
+    promise_state: str
+    promise_error: str
+    decided_at: datetime.datetime | None
+
+
+def requirement(asked: Asked) -> bytes:
+    """The part of an approval that has no column of its own."""
+    return encode(
+        {
+            "counts": [[group, count] for group, count in sorted(asked.counts.items())],
+            "groups": sorted(asked.groups),
+            "lineage": [[person, why] for person, why in sorted(asked.lineage.items())],
+            "obligations": [[[k, v] for k, v in sorted(one.items())] for one in asked.obligations],
+        }
+    )
+
+
+_columns = (
+    "a.approval, a.run, a.promise, a.action_digest, a.card_digest, a.tier, a.keys, a.body, a.status, a.requested_at, a.expires_at, "
+    "a.card_rev, a.verdict_n, a.decided_at"
+)
+
+
+def _asked(row: Any, tenant: str) -> Asked:
+    body = decode(bytes(row[7]))
+    return Asked(
+        id=row[0], tenant=tenant, run=row[1], promise=row[2], action_digest=bytes(row[3]), card_digest=bytes(row[4]), tier=row[5],
+        keys=row[6], counts=dict(body["counts"]), groups=frozenset(body["groups"]), status=row[8], requested_at=row[9], expires_at=row[10],
+        lineage=dict(body["lineage"]), obligations=tuple(dict(one) for one in body["obligations"]),
+    )  # fmt: skip
+
+
+def run_of(unit: Unit, approval: str) -> str:
+    """Which run an approval is about: the run is locked before the approval, in every path."""
+    row = unit.one("select run from approval where tenant = :tenant and approval = :approval", approval=approval)
+    if row is None:
+        raise CallerError(f"approval {approval[:40]} is unknown here", code="unknown_approval", field="approval",
+                          next_step="`twokeys approval list` shows what waits")  # fmt: skip
+    return str(row[0])
+
+
+def load(unit: Unit, approval: str, *, lock: bool = False) -> Recorded:
+    """One approval, complete; `lock` holds its row after the run's."""
+    row = unit.one(
+        f"select {_columns} from approval a where a.tenant = :tenant and a.approval = :approval"
+        + (" for update" if lock else ""),  # noqa: S608
+        approval=approval,
+    )
+    if row is None:
+        run_of(unit, approval)
+        raise AssertionError("an approval that has a run has a row")
+    asked = _asked(row, unit.tenant)
+    votes = unit.all(
+        "select person, kind, at, action_digest, card_digest, reason from vote where tenant = :tenant and approval = :approval order by at, person",
+        approval=approval,
+    )
+    rest = unit.one(
+        "select ac.body, ac.rev, v.body, r.workflow, r.version, r.trigger_type || ' ' || r.trigger_ref, p.state, p.last_error "
+        "from run r join promise p on p.tenant = r.tenant and p.run = r.run "
+        "join action ac on ac.tenant = r.tenant and ac.run = r.run and ac.promise = p.promise and ac.digest = :digest "
+        "join verdict v on v.tenant = r.tenant and v.run = r.run and v.promise = p.promise and v.n = :n "
+        "where r.tenant = :tenant and r.run = :run and p.promise = :promise order by ac.rev desc limit 1",
+        run=asked.run, promise=asked.promise, digest=asked.action_digest, n=row[12],
+    )  # fmt: skip
+    assert rest is not None
+    return Recorded(
+        asked=asked, votes=tuple(Vote(v[0], v[1], v[2], bytes(v[3]), bytes(v[4])) for v in votes), reasons=tuple(v[5] for v in votes),
+        card_rev=row[11], verdict_n=row[12], rev=rest[1], action=action_from(bytes(rest[0])), verdict=verdict_from(read_json(bytes(rest[2]))),
+        workflow=rest[3], version=rest[4], trigger=rest[5], promise_state=rest[6], promise_error=rest[7], decided_at=row[13],
+    )  # fmt: skip
+
+
+def open_of_run(unit: Unit, run: str) -> list[str]:
+    """Approvals of a run that still wait, in id order, which is the order they are locked in."""
+    rows = unit.all(
+        "select approval from approval where tenant = :tenant and run = :run and status = 'requested' order by approval",
+        run=run,
+    )
+    return [row[0] for row in rows]
+
+
+def of_run(unit: Unit, run: str) -> list[str]:
+    """Every approval of a run, oldest first."""
+    return [
+        row[0]
+        for row in unit.all(
+            "select approval from approval where tenant = :tenant and run = :run order by requested_at, approval",
+            run=run,
+        )
+    ]
+
+
+def waiting(unit: Unit) -> list[str]:
+    """Everything that waits for people in this tenant, the nearest deadline first."""
+    rows = unit.all(
+        "select approval from approval where tenant = :tenant and status = 'requested' order by expires_at, approval limit 1000"
+    )
+    return [row[0] for row in rows]
+
+
+def release_row(unit: Unit, approval: str, status: str) -> None:
+    """The approval's new status, under its lock."""
+    unit.run(
+        "update approval set status = :status, decided_at = clock_timestamp() where tenant = :tenant and approval = :approval",
+        approval=approval, status=status,
+    )  # fmt: skip
+
+
+def want_card(unit: Unit, approval: str) -> int:
+    """One more rendering of the card is due; which one it is."""
+    row = unit.one(
+        "update card set wanted = wanted + 1 where tenant = :tenant and approval = :approval returning wanted",
+        approval=approval,
+    )
+    return 0 if row is None else int(row[0])
+
+
+def card_place(unit: Unit, approval: str) -> tuple[str, str, int, int] | None:
+    """(channel, ts, wanted, rendered) of the posted card."""
+    row = unit.one(
+        "select channel, ts, wanted, rendered from card where tenant = :tenant and approval = :approval",
+        approval=approval,
+    )
+    return None if row is None else (row[0], row[1], row[2], row[3])
+
+
+def card_posted(unit: Unit, approval: str, channel: str, ts: str, rendered: int) -> None:
+    """Where the card is now and what it shows."""
+    unit.run(
+        "update card set channel = :channel, ts = :ts, rendered = greatest(rendered, :rendered) where tenant = :tenant and approval = :approval",
+        approval=approval, channel=channel, ts=ts, rendered=rendered,
+    )  # fmt: skip
+
+
+_running = {
+    "running": "running",
+    "succeeded": "done",
+    "failed_terminal": "failed",
+    "unknown": "unknown",
+    "failed_retryable": "running",
+}
+
+
+def phase_of(found: Recorded) -> str:
+    """What the card says: from asked to the end of the effect."""
+    if found.asked.status == "approved":
+        return _running.get(found.promise_state, "decided")
+    return {"requested": "asked"}.get(found.asked.status, found.asked.status)
+
+
+def card_record(found: Recorded, profiles: Mapping[str, Profile], *, console_url: str, environment: str) -> CardRecord:
+    """The approval as people see it, from the record and nothing else."""
+    asked, action = found.asked, found.action
+
+    def who(person: str) -> str:
+        return profiles[person].name if person in profiles else person
+
+    before = dict(action.preconditions)
+    given = tuple(
+        (who(vote.person), _minute(vote.at), reason)
+        for vote, reason in zip(found.votes, found.reasons, strict=True)
+        if vote.kind == "key"
+    )
+    requested = next((p for p, why in asked.lineage.items() if why == "requester"), "")
+    on_behalf = next((p for p, why in asked.lineage.items() if why == "on_behalf_of"), "")
+    reject = next(
+        ((who(v.person), r) for v, r in zip(found.votes, found.reasons, strict=True) if v.kind != "key"), ("", "")
+    )
+    phase = phase_of(found)
+    return CardRecord(
+        approval=asked.id, tenant=asked.tenant, status=asked.status, tier=asked.tier, keys=asked.keys,
+        counts=tuple(sorted(asked.counts.items())), groups=tuple(sorted(asked.groups)), expires_at=asked.expires_at.astimezone(datetime.UTC).isoformat(),
+        expires_epoch=int(asked.expires_at.timestamp()), requested_by=who(requested), on_behalf_of=who(on_behalf) if on_behalf else "",
+        workflow=found.workflow, version=found.version, step=action.step, run=asked.run, connector=action.connector,
+        operation=action.operation, summary=action.summary, kind=action.kind, reversible=action.reversible, reversal=action.reversal,
+        target={"system": action.target.system, "type": action.target.type, "id": action.target.id, "instance": action.target.instance},
+        changes=tuple((f.name, before.get(f.name, ""), f.value) for f in action.fields),
+        amount=f"{action.amount_minor} {action.currency}" if action.amount_minor else "", why=f"started by {found.trigger}",
+        reasons=tuple((reason.code, reason.message) for reason in found.verdict.reasons), policy_revision=found.verdict.policy_revision,
+        action_sha256=asked.action_digest.hex(), card_rev=found.card_rev, phase=phase, given=given,
+        excluded=tuple((who(person), why) for person, why in sorted(asked.lineage.items())),
+        outcome=_outcome(phase, found, reject), console_url=console_url, environment=environment,
+    )  # fmt: skip
+
+
+def _minute(at: datetime.datetime) -> str:
+    return at.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _outcome(phase: str, found: Recorded, reject: tuple[str, str]) -> str:
+    if phase == "rejected":
+        return f"Rejected by {reject[0]}: {reject[1]}"
+    if phase == "failed":
+        return found.promise_error
+    if phase == "unknown":
+        return "The outcome is not known. A person must say what happened; nothing is retried until then."
+    return {"expired": "Nothing was executed.", "canceled": "Withdrawn. Nothing was executed.", "done": "Done."}.get(
+        phase, ""
+    )

@@ -1,0 +1,379 @@
+"""A run as loaded for one decision, with everything its next commit adds; written in one transaction or not at all."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from engine.canonical import decode, encode, jcs, sha256
+from engine.errors import BrokenJournal, CallerError, Conflict, TwokeysError
+from engine.gate.action import Action, action_from
+from engine.gate.receipt import Receipt
+from engine.gate.verdict import Judged
+from engine.ids import PromiseId
+from engine.journal.events import Entry, decode_row
+from engine.journal.history import History
+from engine.journal.status import name as status_name
+from engine.ledger.entries import Fact, build
+from engine.program.snapshot import Frame, frame_from
+from governance.store import entries, outbox
+from governance.store.dispatch import Lease
+from governance.store.unit import Unit
+
+
+class FenceLost(TwokeysError):
+    """Nobody must act: another worker holds this work now, and what this one did late changes nothing."""
+
+    code = "fence_lost"
+
+
+@dataclass(slots=True)
+class Promise:
+    """The projection of one operation of a run: what pages and the step view show of it."""
+
+    promise: str
+    step: str
+    step_index: int
+    tool: str
+    key: str
+    kind: str
+    state: str
+    attempt: int = 0
+    rev: int = 0
+    approval: str = ""
+    verdict_n: int = 0
+    last_error: str = ""
+    next_eligible_at: datetime.datetime | None = None
+    deadline_at: datetime.datetime | None = None
+    result: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a run is, fixed at its start."""
+
+    tenant: str
+    run: str
+    workspace: str
+    workflow: str
+    version: str
+    definition: bytes
+    trigger_type: str
+    trigger_ref: str
+    started_by: str
+    on_behalf_of: str
+    owner: str
+    salt_key: bytes
+    input: bytes
+    created_at: datetime.datetime
+
+    @property
+    def lineage(self) -> dict[str, str]:
+        """Who can never hold a key for this run's actions, and why; the requester's reason wins over the others."""
+        found = {self.owner: "owner"}
+        if self.on_behalf_of:
+            found[self.on_behalf_of] = "on_behalf_of"
+        found[self.started_by] = "requester"
+        return found
+
+
+@dataclass(slots=True)
+class Case:
+    """One run: what the database holds, and what this decision adds to it."""
+
+    origin: Origin
+    history: History
+    frame: Frame | None
+    promises: dict[str, Promise]
+    payloads: dict[bytes, bytes]
+    chain_seq: int
+    chain_head: bytes
+    writes: int
+    cancel_requested: bool
+    ended: bool
+    now: datetime.datetime
+    base_events: int
+    base_chain: int
+    verdicts_n: dict[str, int]
+    receipts_n: dict[tuple[str, int], int]
+    # what the next commit adds
+    built: list[tuple[int, bytes, bytes]] = field(default_factory=list)
+    new_payloads: dict[bytes, bytes] = field(default_factory=dict)
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    work_done: list[tuple[str, str]] = field(default_factory=list)
+    posts: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    approval_status: dict[str, str] = field(default_factory=dict)
+    state: str = "queued"
+
+    def note(
+        self, kind: str, body: Mapping[str, Any], *, actor: Mapping[str, str] | None = None, commit: Iterable[str] = ()
+    ) -> None:
+        """One more entry of this run's chain."""
+        fact = Fact(kind, dict(actor or {"type": "system", "id": "twokeys"}), dict(body), tuple(commit))
+        data, leaf = build(fact, self.origin.tenant, self.origin.run, self.chain_seq, self.chain_head, self.now)
+        self.built.append((self.chain_seq, data, leaf))
+        self.chain_seq, self.chain_head = self.chain_seq + 1, leaf
+
+    def keep(self, digest: bytes, body: bytes) -> None:
+        """Store a payload file of this run."""
+        self.payloads[digest] = body
+        self.new_payloads[digest] = body
+
+    def touch(self, promise: str, **changes: Any) -> Promise:
+        """Change a promise's projection."""
+        found = self.promises[promise]
+        for name, value in changes.items():
+            setattr(found, name, value)
+        self.changed.add(promise)
+        return found
+
+    def add(self, table: str, **row: Any) -> None:
+        """Queue one row; the run and the tenant are filled in."""
+        self.rows.setdefault(table, []).append(row)
+
+    def put_work(
+        self, item: str, stage: str, *, wait_seconds: float = 0, faults: int = 0, parked: bool = False
+    ) -> None:
+        """Hand over to a stage."""
+        self.add("work", item=item, stage=stage, workspace=self.origin.workspace, wait=wait_seconds, faults=faults,
+                 state="parked" if parked else "ready")  # fmt: skip
+
+    def put_action(self, action: Action, rev: int) -> None:
+        """A proposal as complete as it will be judged, asked and run."""
+        self.add("action", promise=action.promise, rev=rev, digest=action.digest, body=action.body)
+
+    def put_verdict(self, promise: str, judged: Judged) -> int:
+        """Record a verdict; its number names it from now on."""
+        v = judged.verdict
+        n = self.verdicts_n.get(promise, 0) + 1
+        self.verdicts_n[promise] = n
+        self.add(
+            "verdict", promise=promise, n=n, purpose=v.purpose, effect=v.effect, action_digest=bytes.fromhex(v.action_sha256),
+            revision=v.policy_revision, body=jcs(v.to_value()), input=judged.input_bytes, findings=judged.findings_bytes,
+        )  # fmt: skip
+        return n
+
+    def put_receipt(self, receipt: Receipt) -> None:
+        """Record what an attempt came to."""
+        self.receipts_n[(receipt.key, receipt.attempt)] = receipt.n
+        self.add(
+            "receipt", key=receipt.key, attempt=receipt.attempt, n=receipt.n, promise=receipt.origin.promise, status=receipt.status,
+            action_digest=bytes.fromhex(receipt.action_sha256), body=receipt.body, signature=receipt.signature, key_id=receipt.key_id,
+        )  # fmt: skip
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is anything to commit."""
+        return bool(self.built or self.rows or self.changed or self.work_done or self.posts or self.approval_status
+                    or self.history.version != self.base_events)  # fmt: skip
+
+
+_promise_columns = tuple(f.name for f in fields(Promise))
+
+
+def insert(unit: Unit, origin: Origin, state: str) -> None:
+    """A new run, queued: no journal yet."""
+    unit.run(
+        "insert into run (tenant, run, workspace, workflow, version, definition, trigger_type, trigger_ref, started_by, on_behalf_of, "
+        "owner, salt_key, input, head, chain_head, state) values (:tenant, :run, :workspace, :workflow, :version, :definition, "
+        ":trigger_type, :trigger_ref, :started_by, :on_behalf_of, :owner, :salt_key, :input, :zero, :zero, :state)",
+        **{f.name: getattr(origin, f.name) for f in fields(Origin) if f.name not in ("tenant", "created_at")}, zero=bytes(32), state=state,
+    )  # fmt: skip
+
+
+def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
+    """The run as it is; `lock` holds its row until the unit ends (people's commands; stages check the version at commit)."""
+    names = [f.name for f in fields(Origin)]
+    row = unit.one(
+        f"select {', '.join(names)}, chain_seq, chain_head, writes, cancel_requested, ended_at is not null, state, events, "  # noqa: S608 - column names are ours
+        "clock_timestamp() from run where tenant = :tenant and run = :run" + (" for update" if lock else ""),
+        run=run,
+    )
+    if row is None:
+        raise CallerError(
+            f"run {run} is unknown here", code="unknown_run", field="run", next_step="`twokeys run list` shows the runs"
+        )
+    values = dict(zip(names, row, strict=False))
+    for name in ("definition", "salt_key", "input"):
+        values[name] = bytes(values[name])
+    rest = row[len(names) :]
+    history = _history(unit, run, int(rest[6]))
+    return Case(
+        origin=Origin(**values), history=history, frame=_frame(unit, run, history.version), promises=_promises(unit, run),
+        payloads={bytes(r[0]): bytes(r[1]) for r in unit.all("select digest, body from payload where tenant = :tenant and run = :run", run=run)},
+        chain_seq=rest[0], chain_head=bytes(rest[1]), writes=rest[2], cancel_requested=rest[3], ended=rest[4], state=rest[5],
+        now=rest[7].astimezone(datetime.UTC), base_events=history.version, base_chain=rest[0],
+        verdicts_n={
+            row[0]: row[1]
+            for row in unit.all("select promise, max(n) from verdict where tenant = :tenant and run = :run group by promise", run=run)
+        },
+        receipts_n={(r[0], r[1]): r[2] for r in unit.all(
+            "select key, attempt, max(n) from receipt where tenant = :tenant and run = :run group by key, attempt", run=run)},
+    )  # fmt: skip
+
+
+def _history(unit: Unit, run: str, events: int) -> History:
+    found: list[Entry] = []
+    head = bytes(32)
+    for _, body, head in journal_rows(unit, run):
+        found.extend(decode_row(body))
+    history = History.load(PromiseId(run), found)
+    if history.version != events:
+        raise BrokenJournal("J-1", f"the run says {events} events, its journal holds {history.version}")
+    if history.head != head:
+        raise BrokenJournal("J-2", "the stored events do not hash to the journal's head")
+    return history
+
+
+def journal_rows(unit: Unit, run: str) -> list[tuple[int, bytes, bytes]]:
+    """(first sequence, stored bytes, head after it) of each commit."""
+    rows = unit.all(
+        "select first_seq, body, head from journal where tenant = :tenant and run = :run order by first_seq", run=run
+    )
+    return [(int(row[0]), bytes(row[1]), bytes(row[2])) for row in rows]
+
+
+def _frame(unit: Unit, run: str, version: int) -> Frame | None:
+    row = unit.one("select events, body, sha256 from snapshot where tenant = :tenant and run = :run", run=run)
+    # A snapshot is a cache: one of another version, or of other bytes, is dropped and rebuilt from the journal.
+    if row is None or row[0] != version or sha256(bytes(row[1])) != bytes(row[2]):
+        return None
+    return frame_from(decode(bytes(row[1])))
+
+
+def _promises(unit: Unit, run: str) -> dict[str, Promise]:
+    columns = ", ".join(_promise_columns)
+    rows = unit.all(f"select {columns} from promise where tenant = :tenant and run = :run", run=run)  # noqa: S608 - column names are ours
+    found = {row[0]: Promise(*row) for row in rows}
+    for promise in found.values():
+        promise.result = bytes(promise.result) if promise.result is not None else None
+    return found
+
+
+def action(unit: Unit, run: str, promise: str, rev: int) -> Action:
+    """A recorded proposal."""
+    row = unit.one(
+        "select body, digest from action where tenant = :tenant and run = :run and promise = :promise and rev = :rev",
+        run=run, promise=promise, rev=rev,
+    )  # fmt: skip
+    if row is None:
+        raise CallerError(f"{promise} has no proposal {rev}", code="unknown_action")
+    found = action_from(bytes(row[0]))
+    if found.digest != bytes(row[1]):
+        raise BrokenJournal("A-1", f"the proposal of {promise} is not what its digest says")
+    return found
+
+
+def commit(unit: Unit, case: Case, leases: Iterable[Lease]) -> None:
+    """Write everything, or raise: Conflict when the run moved meanwhile, FenceLost when a lease is no longer ours."""
+    o = case.origin
+    pending = case.history.pending()
+    moved = unit.run(
+        "update run set events = :events, head = :head, status = :status, state = :state, chain_seq = :seq, chain_head = :chain, "
+        "writes = :writes, cancel_requested = :cancel, started_at = coalesce(started_at, case when :events > 0 then :now end), "
+        "ended_at = case when :ended then coalesce(ended_at, :now) end "
+        "where tenant = :tenant and run = :run and events = :base_events and chain_seq = :base_chain",
+        run=o.run, events=case.history.version, head=case.history.head, status=_status(case), state=case.state, seq=case.chain_seq,
+        chain=case.chain_head, writes=case.writes, cancel=case.cancel_requested, ended=case.ended, now=case.now,
+        base_events=case.base_events, base_chain=case.base_chain,
+    ).rowcount  # fmt: skip
+    if moved != 1:
+        raise Conflict(f"run {o.run} moved", code="version")
+    _fence(unit, case, list(leases))
+    if pending:
+        unit.run(
+            "insert into journal (tenant, run, first_seq, events, body, head) values (:tenant, :run, :seq, :n, :body, :head)",
+            run=o.run, seq=pending[0].sequence, n=len(pending), body=case.history.row(), head=case.history.head,
+        )  # fmt: skip
+    if case.frame is not None:
+        body = encode(case.frame.to_value())
+        unit.run(
+            "insert into snapshot (tenant, run, events, body, sha256) values (:tenant, :run, :n, :body, :sha) "
+            "on conflict (tenant, run) do update set events = excluded.events, body = excluded.body, sha256 = excluded.sha256",
+            run=o.run, n=case.history.version, body=body, sha=sha256(body),
+        )  # fmt: skip
+    _write_rows(unit, case)
+    entries.put_built(unit, o.run, case.built)
+    for kind, ref, post in case.posts:
+        outbox.put(unit, kind, ref, post)
+
+
+def _status(case: Case) -> str:
+    return status_name(case.history.status) if case.history.version else ""
+
+
+def _fence(unit: Unit, case: Case, leases: list[Lease]) -> None:
+    # Each lease this decision was made under must still be ours; what it finished is deleted under the same check.
+    done = set(case.work_done)
+    for lease in leases:
+        name = {
+            "run": case.origin.run,
+            "item": lease.item,
+            "stage": lease.stage,
+            "owner": lease.owner,
+            "epoch": lease.epoch,
+        }
+        mine = "tenant = :tenant and run = :run and item = :item and stage = :stage and owner = :owner and epoch = :epoch and state = 'leased'"
+        if (lease.item, lease.stage) in done:
+            count = unit.run(f"delete from work where {mine}", **name).rowcount  # noqa: S608 - a constant
+            done.discard((lease.item, lease.stage))
+        else:
+            count = len(unit.all(f"select 1 from work where {mine} for update", **name))  # noqa: S608 - a constant
+        if count != 1:
+            raise FenceLost(f"the lease on {lease.stage} of {case.origin.run} was taken over")
+    unit.many(
+        "delete from work where tenant = :tenant and run = :run and item = :item and stage = :stage",
+        [{"run": case.origin.run, "item": item, "stage": stage} for item, stage in sorted(done)],
+    )
+
+
+_inserts = {
+    "action": "(tenant, run, promise, rev, digest, body) values (:tenant, :run, :promise, :rev, :digest, :body)",
+    "verdict": "(tenant, run, promise, n, purpose, effect, action_digest, revision, body, input, findings) values "
+    "(:tenant, :run, :promise, :n, :purpose, :effect, :action_digest, :revision, :body, :input, :findings)",
+    "intent": "(tenant, key, run, promise, action_digest) values (:tenant, :key, :run, :promise, :action_digest)",
+    "receipt": "(tenant, key, attempt, n, run, promise, status, action_digest, body, signature, key_id) values "
+    "(:tenant, :key, :attempt, :n, :run, :promise, :status, :action_digest, :body, :signature, :key_id)",
+    "approval": "(tenant, approval, run, promise, action_digest, card_digest, tier, keys, body, card, verdict_n, status, requested_at, "
+    "expires_at) values (:tenant, :approval, :run, :promise, :action_digest, :card_digest, :tier, :keys, :body, :card, :verdict_n, "
+    "'requested', :requested_at, :expires_at)",
+    "vote": "(tenant, approval, person, kind, at, action_digest, card_digest, card_rev, policy_revision, blocks_sha256, via, identity, "
+    "reason) values (:tenant, :approval, :person, :kind, :at, :action_digest, :card_digest, :card_rev, :policy_revision, "
+    ":blocks_sha256, :via, :identity, :reason)",
+    "due": "(tenant, kind, ref, at, run) values (:tenant, :kind, :ref, :at, :run) on conflict (tenant, kind, ref) do update set at = excluded.at",
+    "card": "(tenant, approval) values (:tenant, :approval)",
+    "bundle": "(tenant, run, state, checkpoint_size) values (:tenant, :run, 'frozen', 0) on conflict do nothing",
+    "work": "(tenant, run, item, stage, workspace, state, rank, eligible_at, faults) values (:tenant, :run, :item, :stage, :workspace, "
+    ":state, (extract(epoch from clock_timestamp()) * 1000000)::bigint, clock_timestamp() + make_interval(secs => :wait), :faults) "
+    "on conflict (tenant, run, item, stage) do update set state = excluded.state, eligible_at = excluded.eligible_at, "
+    "faults = excluded.faults, owner = '', lease_until = null",
+}  # fmt: skip
+
+
+def _write_rows(unit: Unit, case: Case) -> None:
+    run = case.origin.run
+    unit.many(
+        "insert into payload (tenant, run, digest, body) values (:tenant, :run, :digest, :body) on conflict do nothing",
+        [{"run": run, "digest": digest, "body": body} for digest, body in case.new_payloads.items()],
+    )
+    columns = ", ".join(_promise_columns)
+    values = ", ".join(f":{name}" for name in _promise_columns)
+    changes = ", ".join(f"{name} = excluded.{name}" for name in _promise_columns if name != "promise")
+    unit.many(
+        f"insert into promise (tenant, run, {columns}) values (:tenant, :run, {values}) "  # noqa: S608 - column names are ours
+        f"on conflict (tenant, run, promise) do update set {changes}",
+        [{"run": run, **{c: getattr(case.promises[p], c) for c in _promise_columns}} for p in sorted(case.changed)],
+    )
+    for table, statement in _inserts.items():
+        unit.many(f"insert into {table} {statement}", [{"run": run, **row} for row in case.rows.get(table, ())])
+    unit.many(
+        "update approval set status = :status, decided_at = clock_timestamp() where tenant = :tenant and approval = :approval",
+        [{"approval": a, "status": s} for a, s in case.approval_status.items()],
+    )
+    unit.many(
+        "delete from due where tenant = :tenant and kind = :kind and ref = :ref",
+        [{"kind": row["kind"], "ref": row["ref"]} for row in case.rows.get("due_done", ())],
+    )

@@ -1,0 +1,110 @@
+"""The only reads across tenants: which work is runnable, which clock is due, which tenant a door leads to. Ids, ranks and times only."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from governance.store.unit import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A claimed work item: the epoch is the fence that every later write checks."""
+
+    tenant: str
+    run: str
+    item: str
+    stage: str
+    owner: str
+    epoch: int
+    faults: int
+    taken_over: bool
+    until: datetime.datetime
+    now: datetime.datetime
+
+
+_claim = sa.text("""
+with picked as (
+  select tenant, run, item, stage, state from work
+   where (state = 'ready' and eligible_at <= clock_timestamp()) or (state = 'leased' and lease_until < clock_timestamp())
+   order by rank, tenant, run limit :n for update skip locked)
+update work w set state = 'leased', owner = :owner, epoch = w.epoch + 1,
+       lease_until = clock_timestamp() + make_interval(secs => :ttl)
+  from picked p where w.tenant = p.tenant and w.run = p.run and w.item = p.item and w.stage = p.stage
+returning w.tenant, w.run, w.item, w.stage, w.owner, w.epoch, w.faults, p.state = 'leased', w.lease_until, clock_timestamp()
+""")
+
+
+class Dispatch:
+    """The cross-tenant side of the store, always under the role tk_dispatch."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def claim(self, owner: str, n: int, lease_seconds: float) -> list[Lease]:
+        """Up to n runnable items, now leased to `owner`; expired leases are runnable."""
+        with self._database.across("tk_dispatch") as connection:
+            rows = connection.execute(_claim, {"owner": owner, "n": n, "ttl": lease_seconds}).all()
+        return [Lease(*row) for row in rows]
+
+    def heartbeat(self, owner: str, lease_seconds: float) -> int:
+        """Extend every lease of this worker that has not run out; one statement per worker."""
+        with self._database.across("tk_dispatch") as connection:
+            return connection.execute(
+                sa.text(
+                    "update work set lease_until = clock_timestamp() + make_interval(secs => :ttl) "
+                    "where state = 'leased' and owner = :owner and lease_until > clock_timestamp()"
+                ),
+                {"owner": owner, "ttl": lease_seconds},
+            ).rowcount
+
+    def waiting(self) -> int:
+        """How many items could be claimed now."""
+        with self._database.across("tk_dispatch") as connection:
+            return int(
+                connection.execute(
+                    sa.text("select count(*) from work where state = 'ready' and eligible_at <= clock_timestamp()")
+                ).scalar_one()
+            )
+
+    def route(self, kind: str, ref: str) -> str | None:
+        """The tenant an outside identity leads to."""
+        with self._database.across("tk_dispatch") as connection:
+            found = connection.execute(
+                sa.text("select tenant from route where kind = :kind and ref = :ref"), {"kind": kind, "ref": ref}
+            )
+            return found.scalar_one_or_none()
+
+    def due(self, n: int) -> Sequence[tuple[str, str, str]]:
+        """(tenant, kind, ref) of clocks that have run out."""
+        with self._database.across("tk_dispatch") as connection:
+            rows = connection.execute(
+                sa.text("select tenant, kind, ref from due where at <= clock_timestamp() order by at limit :n"),
+                {"n": n},
+            ).all()
+        return [(row[0], row[1], row[2]) for row in rows]
+
+    def posts(self, n: int, hold_seconds: float) -> Sequence[tuple[str, int]]:
+        """(tenant, id) of outbox rows to send now, held for this sender until the hold runs out."""
+        with self._database.across("tk_dispatch") as connection:
+            rows = connection.execute(
+                sa.text(
+                    "with picked as (select tenant, id from outbox_due where eligible_at <= clock_timestamp() "
+                    "order by eligible_at, id limit :n for update skip locked) "
+                    "update outbox_due o set eligible_at = clock_timestamp() + make_interval(secs => :hold) "
+                    "from picked p where o.tenant = p.tenant and o.id = p.id returning o.tenant, o.id"
+                ),
+                {"n": n, "hold": hold_seconds},
+            ).all()
+        return sorted((row[0], int(row[1])) for row in rows)
+
+    def tenants(self) -> Sequence[str]:
+        """Every tenant that has a log."""
+        with self._database.across("tk_dispatch") as connection:
+            return [
+                row[0] for row in connection.execute(sa.text("select tenant from audit_head order by tenant")).all()
+            ]

@@ -1,0 +1,190 @@
+"""Published workflows, policy bundles, webhook sources, connections and Slack installations of a tenant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.canonical import decode
+from engine.errors import CallerError
+from engine.program.definition import Definition, definition_from
+from governance.store.unit import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """One version of a workflow as listed."""
+
+    name: str
+    version: str
+    digest: bytes
+    state: str
+    created_by: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyBundle:
+    """A policy revision and the bytes every engine loads."""
+
+    revision: str
+    bundle: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A webhook source: how it signs, which workflow it starts, as whom, and who answers for it."""
+
+    source: str
+    kind: str
+    secret_sealed: bytes
+    workspace: str
+    workflow: str
+    person: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """The Slack workspace a tenant's cards go to."""
+
+    team: str
+    app_id: str
+    bot_user: str
+    token_sealed: bytes
+    channel: str
+    state: str
+
+
+def put(unit: Unit, definition: Definition, authored: str, created_by: str) -> None:
+    """A new draft version; the same (name, version) twice is a Conflict."""
+    unit.run(
+        "insert into template (tenant, name, version, digest, body, authored, state, created_by) "
+        "values (:tenant, :name, :version, :digest, :body, :authored, 'draft', :by)",
+        name=definition.name, version=definition.version, digest=definition.digest, body=definition.body, authored=authored, by=created_by,
+    )  # fmt: skip
+
+
+def state_of(unit: Unit, name: str, version: str) -> tuple[str, bytes] | None:
+    """(state, digest) of one version, locked."""
+    row = unit.one(
+        "select state, digest from template where tenant = :tenant and name = :name and version = :version for update",
+        name=name, version=version,
+    )  # fmt: skip
+    return None if row is None else (row[0], bytes(row[1]))
+
+
+def active(unit: Unit, name: str) -> tuple[str, str, Definition] | None:
+    """(state, version, definition) of the version that starts use; None when there is none."""
+    row = unit.one(
+        "select state, version, body from template where tenant = :tenant and name = :name and state in ('active', 'paused')",
+        name=name,
+    )
+    return None if row is None else (row[0], row[1], definition_from(decode(bytes(row[2]))))
+
+
+def set_state(unit: Unit, name: str, version: str, state: str) -> None:
+    """Move one version; the partial unique index keeps one active version per name."""
+    unit.run(
+        "update template set state = :state where tenant = :tenant and name = :name and version = :version",
+        name=name, version=version, state=state,
+    )  # fmt: skip
+
+
+def by_digest(unit: Unit, digest: bytes) -> Definition:
+    """The definition a run is pinned to."""
+    row = unit.one("select body from template where tenant = :tenant and digest = :digest limit 1", digest=digest)
+    if row is None:
+        raise CallerError(f"no definition has the digest {digest.hex()[:16]}", code="unknown_definition")
+    return definition_from(decode(bytes(row[0])))
+
+
+def listed(unit: Unit) -> list[Template]:
+    """Every version, newest first."""
+    rows = unit.all(
+        "select name, version, digest, state, created_by, created_at from template where tenant = :tenant order by created_at desc"
+    )
+    return [Template(row[0], row[1], bytes(row[2]), row[3], row[4], row[5].isoformat()) for row in rows]
+
+
+def put_policy(unit: Unit, revision: str, bundle: bytes, bundle_sha256: bytes, by: str) -> None:
+    """Make this revision the active one."""
+    unit.run("update policy set state = 'retired' where tenant = :tenant and state = 'active'")
+    unit.run(
+        "insert into policy (tenant, revision, bundle, bundle_sha256, state, activated_by) "
+        "values (:tenant, :revision, :bundle, :sha, 'active', :by) on conflict (tenant, revision) do update set state = 'active'",
+        revision=revision, bundle=bundle, sha=bundle_sha256, by=by,
+    )  # fmt: skip
+
+
+def active_revision(unit: Unit) -> str:
+    """The policy revision in force; empty when there is none, which no verdict can match."""
+    row = unit.one("select revision from policy where tenant = :tenant and state = 'active'")
+    return "" if row is None else str(row[0])
+
+
+def policy(unit: Unit, revision: str) -> PolicyBundle:
+    """A stored revision."""
+    row = unit.one(
+        "select revision, bundle from policy where tenant = :tenant and revision = :revision", revision=revision
+    )
+    if row is None:
+        raise CallerError(f"policy revision {revision[:16]} is unknown", code="unknown_policy")
+    return PolicyBundle(row[0], bytes(row[1]))
+
+
+def put_source(unit: Unit, source: Source) -> None:
+    """Register a webhook source."""
+    unit.run(
+        "insert into source (tenant, source, kind, secret_sealed, workspace, workflow, person, owner) "
+        "values (:tenant, :source, :kind, :secret, :workspace, :workflow, :person, :owner) on conflict (tenant, source) do update "
+        "set secret_sealed = excluded.secret_sealed, workflow = excluded.workflow, person = excluded.person, owner = excluded.owner",
+        source=source.source, kind=source.kind, secret=source.secret_sealed, workspace=source.workspace, workflow=source.workflow,
+        person=source.person, owner=source.owner,
+    )  # fmt: skip
+
+
+def source(unit: Unit, name: str) -> Source | None:
+    """A webhook source by name."""
+    row = unit.one(
+        "select source, kind, secret_sealed, workspace, workflow, person, owner from source where tenant = :tenant and source = :name",
+        name=name,
+    )
+    return None if row is None else Source(row[0], row[1], bytes(row[2]), *row[3:])
+
+
+def put_connection(unit: Unit, connector: str, instance: str, base_url: str, secret_sealed: bytes) -> None:
+    """Where this tenant's instance of a connector is."""
+    unit.run(
+        "insert into connection (tenant, connector, instance, base_url, secret_sealed) values (:tenant, :connector, :instance, :url, :secret) "
+        "on conflict (tenant, connector) do update set instance = excluded.instance, base_url = excluded.base_url, "
+        "secret_sealed = excluded.secret_sealed",
+        connector=connector, instance=instance, url=base_url, secret=secret_sealed,
+    )  # fmt: skip
+
+
+def connection(unit: Unit, connector: str) -> tuple[str, str, bytes] | None:
+    """(instance, base URL, sealed user:secret)."""
+    row = unit.one(
+        "select instance, base_url, secret_sealed from connection where tenant = :tenant and connector = :c",
+        c=connector,
+    )
+    return None if row is None else (row[0], row[1], bytes(row[2]))
+
+
+def put_installation(unit: Unit, found: Installation) -> None:
+    """The Slack workspace of this tenant; a new installation replaces the token."""
+    unit.run(
+        "insert into installation (tenant, team, app_id, bot_user, token_sealed, channel, state) "
+        "values (:tenant, :team, :app, :bot, :token, :channel, :state) on conflict (tenant, team) do update "
+        "set app_id = excluded.app_id, bot_user = excluded.bot_user, token_sealed = excluded.token_sealed, "
+        "channel = excluded.channel, state = excluded.state",
+        team=found.team, app=found.app_id, bot=found.bot_user, token=found.token_sealed, channel=found.channel, state=found.state,
+    )  # fmt: skip
+
+
+def installation(unit: Unit) -> Installation | None:
+    """The active Slack installation."""
+    row = unit.one(
+        "select team, app_id, bot_user, token_sealed, channel, state from installation where tenant = :tenant and state = 'active' limit 1"
+    )
+    return None if row is None else Installation(row[0], row[1], row[2], bytes(row[3]), row[4], row[5])

@@ -1,0 +1,160 @@
+"""One transaction, one tenant: the only way to a connection, the self-test of the roles, and the count of commits."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from engine.errors import CallerError, Conflict, OperatorError
+from governance.store.migrate import driver_url, head
+
+Row = Any
+
+
+class Unit:
+    """An open transaction that sees one tenant."""
+
+    def __init__(self, connection: sa.Connection, tenant: str) -> None:
+        self.tenant = tenant
+        self._connection = connection
+
+    def run(self, sql: str, **values: Any) -> sa.CursorResult[Any]:
+        """One statement; `:tenant` is always bound."""
+        return self._connection.execute(sa.text(sql), {"tenant": self.tenant, **values})
+
+    def many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """One statement over rows, one round trip; nothing when there are none."""
+        if rows:
+            self._connection.execute(sa.text(sql), [{"tenant": self.tenant, **row} for row in rows])
+
+    def one(self, sql: str, **values: Any) -> Row | None:
+        """The first row or None."""
+        return self.run(sql, **values).first()
+
+    def all(self, sql: str, **values: Any) -> Sequence[Row]:
+        """Every row."""
+        return self.run(sql, **values).all()
+
+    def now(self) -> datetime.datetime:
+        """The database clock, which alone decides inside a lock."""
+        moment = self.run("select clock_timestamp()").scalar_one()
+        assert isinstance(moment, datetime.datetime)
+        return moment.astimezone(datetime.UTC)
+
+
+class Database:
+    """PostgreSQL as the application role."""
+
+    def __init__(self, url: str, *, pool: int = 8) -> None:
+        self._engine = sa.create_engine(
+            driver_url(url),
+            pool_size=pool,
+            max_overflow=pool,
+            pool_pre_ping=True,
+            pool_timeout=5,
+            connect_args={"connect_timeout": 5},
+        )
+        self._count = threading.Lock()
+        self.commits = 0  # WAL-writing transactions, for the commit budget
+
+    @contextmanager
+    def unit(
+        self, tenant: str, *, write: bool = True, lock_seconds: float = 4, statement_seconds: float = 5
+    ) -> Iterator[Unit]:
+        """A transaction of this tenant: committed at the end, rolled back on any error."""
+        if not tenant:
+            raise CallerError("a tenant is needed", field="tenant")
+        with self._translated(), self._engine.begin() as connection:
+            connection.execute(
+                sa.text(
+                    "select set_config('tk.tenant', :tenant, true), set_config('lock_timeout', :lock, true), "
+                    "set_config('statement_timeout', :statement, true)"
+                ),
+                {
+                    "tenant": tenant,
+                    "lock": f"{int(lock_seconds * 1000)}ms",
+                    "statement": f"{int(statement_seconds * 1000)}ms",
+                },
+            )
+            if not write:
+                connection.execute(sa.text("set transaction read only"))
+            yield Unit(connection, tenant)
+        if write:
+            with self._count:
+                self.commits += 1
+
+    @contextmanager
+    def across(self, role: str, tenant: str = "") -> Iterator[sa.Connection]:
+        """A transaction under one of the two roles that the dispatcher and the sequencer enter; used only by their two modules."""
+        assert role in ("tk_dispatch", "tk_sequencer")
+        with self._translated(), self._engine.begin() as connection:
+            connection.execute(sa.text(f"set local role {role}"))
+            if tenant:
+                connection.execute(sa.text("select set_config('tk.tenant', :tenant, true)"), {"tenant": tenant})
+            yield connection
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (exc.OperationalError, exc.InternalError, exc.TimeoutError) as error:
+            raise _operational(error) from error
+        except exc.IntegrityError as error:
+            raise Conflict(str(error.orig).splitlines()[0], code=_constraint(error)) from error
+
+    def self_test(self) -> None:
+        """Refuse to run with a role that could see another tenant, or on a schema of another release."""
+        with self._translated(), self._engine.begin() as connection:
+            row = connection.execute(
+                sa.text("select rolsuper, rolbypassrls, current_user from pg_roles where rolname = current_user")
+            ).one()
+            if row[0] or row[1]:
+                raise OperatorError(
+                    f"role {row[2]} bypasses row-level security", code="unsafe_role", field="TWOKEYS_DATABASE_URL",
+                    next_step="use a login that is neither superuser nor BYPASSRLS",
+                )  # fmt: skip
+            try:
+                revision = connection.execute(sa.text("select version_num from alembic_version")).scalar_one_or_none()
+            except exc.ProgrammingError:
+                raise OperatorError(
+                    "the schema is not there", code="not_migrated", next_step="run `twokeys migrate`"
+                ) from None
+            if revision != head():
+                raise OperatorError(
+                    f"the schema is at {revision}, this release needs {head()}",
+                    code="not_migrated",
+                    next_step="run `twokeys migrate`",
+                )
+            for table in ("run", "entry", "person", "receipt", "work", "route", "outbox_due"):
+                if connection.execute(sa.text(f"select 1 from {table} limit 1")).first():
+                    raise OperatorError(
+                        f"rows of {table} are visible without a tenant", code="unsafe_role", field="TWOKEYS_DATABASE_URL",
+                        next_step="use a login that is only a member of tk_app",
+                    )  # fmt: skip
+
+    def ping(self) -> float:
+        """Seconds between the database clock and 1970, proving that it answers."""
+        with self._translated(), self._engine.begin() as connection:
+            return float(connection.execute(sa.text("select extract(epoch from clock_timestamp())")).scalar_one())
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._engine.dispose()
+
+
+def _operational(error: Exception) -> Exception:
+    original = getattr(error, "orig", None)
+    state = getattr(original, "sqlstate", "") or ""
+    if state in ("55P03", "57014", "40P01", "40001"):
+        return Conflict("the record is being changed by somebody else", code="busy", next_step="try again")
+    return OperatorError(f"the database does not answer: {str(original or error).splitlines()[0]}", code="database")
+
+
+def _constraint(error: exc.IntegrityError) -> str:
+    return str(getattr(getattr(error.orig, "diag", None), "constraint_name", "") or "conflict")

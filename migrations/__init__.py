@@ -1,0 +1,1 @@
+"""The schema's history: one hand-written Alembic revision per change, each working beside the release before it."""
