@@ -1,0 +1,402 @@
+"""Turns what people do in Slack into commands, and every answer into something the person sees.
+
+Each click: our app? our deployment? which tenant (from the installation, never from the payload's word)? one of ours, with
+our MAC? a person of this workspace? Then the command decides, in one transaction, and only after it Slack is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from engine.canonical import sha256
+from engine.errors import CallerError
+from engine.gate.card import CardRecord
+from engine.limits import reason_chars_max
+from governance.slack import views
+from governance.slack.api import Sent
+from governance.slack.blocks import Block, context, deadline, header, link, plain, section
+from governance.slack.buttons import (
+    ACTIONS,
+    APPROVE,
+    REJECT,
+    Mac,
+    Opened,
+    Pressed,
+    check_deployment,
+    is_ours,
+    read_metadata,
+    read_value,
+)
+from governance.slack.text import clip, escaped, one_line, stored
+
+Payload = dict[str, Any]
+
+COMMAND = "/twokeys"
+EVENTS = ("app_uninstalled", "tokens_revoked")
+pending_shown_max = 20
+
+_team = re.compile(r"[TE][A-Z0-9]{2,20}")
+_user = re.compile(r"[UW][A-Z0-9]{2,20}")
+_channel = re.compile(r"[CDG][A-Z0-9]{2,20}")
+_ts = re.compile(r"[0-9]{1,12}\.[0-9]{1,9}")
+
+old_card = "This card is from another version of Twokeys, so your click changed nothing. Look at the newest card."
+not_here = "This button was not made for this workspace, so your click changed nothing."
+outsider = "Only people of the workspace that asks may decide. Your click changed nothing."
+unknown_here = "This request is not known here. Your click changed nothing."
+not_yours = "Somebody else opened this window. Nothing was recorded; click the button on the card yourself."
+too_late = "Slack did not open the window in time. Nothing was recorded; click again, or decide in the console."
+help_text = "`/twokeys pending` lists what waits for you · `/twokeys help` is this"
+
+
+class AnswerLike(Protocol):
+    """What the command says; the sentence is what the person reads."""
+
+    @property
+    def ok(self) -> bool: ...
+    @property
+    def code(self) -> str: ...
+    @property
+    def sentence(self) -> str: ...
+
+
+class Opener(Protocol):
+    """Opens a modal; slack/modals does."""
+
+    def open(self, tenant: str, trigger_id: str, view: Block) -> Sent: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Where the clicker is, for the ephemeral sentence that the command enqueues with its decision."""
+
+    channel: str
+    user: str
+    thread_ts: str
+    response_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One request that waits for the person who asks."""
+
+    approval: str
+    summary: str
+    target: str
+    tier: str
+    given: int
+    needed: int
+    expires_at: str
+    expires_epoch: int
+    console_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seams:
+    """What wiring hands in; each takes the tenant that the installation names."""
+
+    app_id: str
+    deployment: str
+    mac: Mac
+    tenant_of: Callable[[str], str | None]  # Slack team id -> tenant, None when it is not installed
+    press: Callable[..., Any]  # makes the command's Press from keywords
+    decide: Callable[[Any], AnswerLike]
+    record_of: Callable[[str, str], CardRecord | None]  # tenant, approval
+    waiting_for: Callable[[str, str], Sequence[Waiting]]  # tenant, actor_ref
+    tell: Callable[[str, Reply, str], None]  # enqueue one ephemeral sentence, in its own transaction
+    gone: Callable[[str, str], None]  # tenant, event: the installation was removed or its tokens were revoked
+    modals: Opener
+    count: Callable[[str], None]  # one metric per name
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What goes back to Slack in the HTTP answer."""
+
+    body: Payload | str = ""
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Person:
+    tenant: str
+    team: str
+    user: str
+
+    @property
+    def ref(self) -> str:
+        return f"{self.team}:{self.user}"
+
+
+class Clicks:
+    """Buttons, modals, the slash command and events."""
+
+    def __init__(self, seams: Seams) -> None:
+        check_deployment(seams.deployment)
+        self._seams = seams
+
+    # --- buttons ---------------------------------------------------------------------------------------------------
+
+    def action(self, payload: Payload) -> Outcome:
+        """A click on a button of a card."""
+        person, reply = self._person(payload), _reply(payload)
+        actions = payload.get("actions")
+        action = actions[0] if isinstance(actions, list) and len(actions) == 1 and type(actions[0]) is dict else {}
+        pressed = read_value(action.get("value"))
+        if pressed and pressed.deployment != self._seams.deployment:
+            return self._ignored("slack_foreign_deployment")
+        if person is None:
+            return Outcome()
+        if _is_outsider(payload, person.team):
+            return self._say(person, reply, outsider, "slack_outsider")
+        action_id = action.get("action_id")
+        if action_id not in ACTIONS or pressed is None:
+            return self._say(person, reply, old_card, "slack_old_card")
+        if not is_ours(pressed, person.tenant, action_id, self._seams.mac):
+            return self._say(person, reply, not_here, "slack_wrong_mac")
+        if action_id == APPROVE:
+            self._seams.count("slack_click")
+            self._press(person, pressed, "key", "slack_button", "", reply, _dedupe(payload), _shown(payload))
+            return Outcome()
+        return self._open(person, pressed, action_id, reply, payload)
+
+    def _open(self, person: _Person, pressed: Pressed, action_id: str, reply: Reply, payload: Payload) -> Outcome:
+        record = self._seams.record_of(person.tenant, pressed.approval)
+        if record is None:
+            return self._say(person, reply, unknown_here, "slack_unknown_approval")
+        # The window shows the request as it is now, so what it sends back names what it shows.
+        now = Pressed(pressed.deployment, pressed.approval, record.card_rev, record.action_sha256[:16], pressed.mac16)
+        opened = Opened(now, person.user, reply.channel, reply.thread_ts, "")
+        make = views.reject if action_id == REJECT else views.review
+        trigger = payload.get("trigger_id")
+        view = make(record, opened, self._seams.mac)
+        sent = self._seams.modals.open(person.tenant, trigger if isinstance(trigger, str) else "", view)
+        if sent.kind != "ok":
+            return self._say(person, reply, f"{too_late} {record.console_url}".strip(), "slack_modal_failed")
+        return Outcome()
+
+    # --- modals ----------------------------------------------------------------------------------------------------
+
+    def submission(self, payload: Payload) -> Outcome:
+        """Approve or Reject in a modal; the answer is the modal's next view."""
+        person = self._person(payload)
+        view = payload.get("view")
+        if person is None or type(view) is not dict:
+            return Outcome()
+        callback_id = view.get("callback_id")
+        if callback_id not in views.SUBMITS:
+            return _next_view("Twokeys", old_card)
+        if _is_outsider(payload, person.team):
+            self._seams.count("slack_outsider")
+            return _next_view("Twokeys", outsider)
+        opened = read_metadata(view.get("private_metadata"), person.tenant, callback_id, self._seams.mac)
+        if opened is None:
+            self._seams.count("slack_wrong_mac")
+            return _next_view("Twokeys", not_here)
+        if opened.pressed.deployment != self._seams.deployment:
+            return self._ignored("slack_foreign_deployment")
+        if opened.user != person.user:
+            self._seams.count("slack_wrong_opener")
+            return _next_view(opened.pressed.name, not_yours)
+        reason, fault = _reason(view, required=callback_id == views.SUBMIT_REJECT)
+        if fault:
+            return Outcome({"response_action": "errors", "errors": {views.REASON: fault}})
+        kind = "reject" if callback_id == views.SUBMIT_REJECT else "key"
+        self._seams.count("slack_submission")
+        answer = self._press(
+            person, opened.pressed, kind, "slack_modal", reason, None, _dedupe(payload), opened.blocks_sha256
+        )
+        return _next_view(opened.pressed.name, answer.sentence)
+
+    def closed(self, payload: Payload) -> Outcome:
+        """Closing a window decides nothing."""
+        return Outcome()
+
+    def other(self, payload: Payload) -> Outcome:
+        """Shortcuts, menus and whatever else was never part of a card of ours."""
+        person = self._person(payload)
+        return self._say(person, _reply(payload), old_card, "slack_old_card") if person else Outcome()
+
+    # --- slash command and events ----------------------------------------------------------------------------------
+
+    def command(self, form: Payload) -> Outcome:
+        """`/twokeys help|pending`; Slack shows the HTTP answer to the person who typed it."""
+        person = self._person({**form, "team": {"id": form.get("team_id")}, "user": {"id": form.get("user_id")}})
+        if person is None:
+            return _ephemeral("Twokeys is not set up for this workspace.", [])
+        verb = str(form.get("text") or "help").split()[:1] or ["help"]
+        if verb[0].lower() == "pending":
+            return self._pending(person)
+        lead = "" if verb[0].lower() == "help" else f"I do not know “{clip(one_line(verb[0]), 40)[0]}”. "
+        text = lead + "There is: /twokeys pending (what waits for you), /twokeys help (this)."
+        return _ephemeral(text, [section("tk_help", text)])
+
+    def _pending(self, person: _Person) -> Outcome:
+        rows = self._seams.waiting_for(person.tenant, person.ref)
+        if not rows:
+            return _ephemeral("Nothing waits for you.", [section("tk_none", "Nothing waits for you.")])
+        blocks = [header("tk_pending", f"Waiting for you ({len(rows)})")]
+        for n, row in enumerate(rows[:pending_shown_max]):
+            name = "AP-" + row.approval.removeprefix("ap_")[:6]
+            title = clip(f"{name}: {one_line(row.summary)} on {one_line(row.target)}", 200, 300)[0]
+            given = plain(f"{clip(one_line(row.tier), 8)[0]} risk · {row.given} of {row.needed} keys")
+            until = deadline("expires", row.expires_epoch, one_line(row.expires_at))
+            blocks += [
+                section(f"tk_p{n}", title),
+                context(f"tk_q{n}", [given, until, link(row.console_url, "Open in the console")]),
+            ]
+        if len(rows) > pending_shown_max:
+            blocks.append(section("tk_rest", f"and {len(rows) - pending_shown_max} more, in the console"))
+        return _ephemeral(f"{len(rows)} requests wait for you", blocks)
+
+    def event(self, payload: Payload) -> Outcome:
+        """The installation was removed or its tokens were revoked; Slack repeats what is not answered with 200."""
+        event = payload.get("event")
+        name = event.get("type") if type(event) is dict else None
+        person = self._tenant(payload.get("team_id"), payload)
+        if name in EVENTS and person:
+            self._seams.gone(person, str(name))
+        return Outcome()
+
+    # --- parts -----------------------------------------------------------------------------------------------------
+
+    def _person(self, payload: Payload) -> _Person | None:
+        """Who acts, in which tenant; None when it is not our app or not an installation of ours."""
+        view = payload.get("view")
+        installed = view.get("app_installed_team_id") if type(view) is dict else None
+        team = installed or _id(payload.get("team"))
+        user = _id(payload.get("user"))
+        tenant = self._tenant(team, payload)
+        if tenant is None:
+            return None
+        if not _user.fullmatch(user):
+            self._seams.count("slack_no_user")
+            return None
+        return _Person(tenant, str(team), user)
+
+    def _tenant(self, team: object, payload: Payload) -> str | None:
+        if payload.get("api_app_id") != self._seams.app_id:
+            self._seams.count("slack_wrong_app")
+            return None
+        tenant = self._seams.tenant_of(team) if isinstance(team, str) and _team.fullmatch(team) else None
+        if tenant is None:
+            self._seams.count("slack_unknown_team")
+        return tenant
+
+    def _press(
+        self,
+        person: _Person,
+        pressed: Pressed,
+        kind: str,
+        via: str,
+        reason: str,
+        reply: Reply | None,
+        dedupe_key: str,
+        blocks_sha256: str,
+    ) -> AnswerLike:
+        return self._seams.decide(
+            self._seams.press(
+                tenant=person.tenant,
+                approval=pressed.approval,
+                actor_kind="slack",
+                actor_ref=person.ref,
+                kind=kind,
+                digest16=pressed.digest16,
+                card_rev=pressed.card_rev,
+                via=via,
+                reason=reason,
+                dedupe_key=dedupe_key,
+                blocks_sha256=blocks_sha256,
+                reply=reply,
+            )
+        )
+
+    def _say(self, person: _Person, reply: Reply, sentence: str, counted: str) -> Outcome:
+        self._seams.count(counted)
+        self._seams.tell(person.tenant, reply, sentence)
+        return Outcome()
+
+    def _ignored(self, counted: str) -> Outcome:
+        self._seams.count(counted)
+        return Outcome()
+
+
+def nothing_recorded(kind: str) -> Outcome:
+    """The answer when we failed before a decision was stored: the person must know that nothing was."""
+    sentence = "Something failed here and nothing was recorded. Try again, or decide in the console."
+    if kind == "submission":
+        return Outcome({"response_action": "errors", "errors": {views.REASON: sentence}})
+    if kind == "command":
+        return _ephemeral(sentence, [])
+    # The body of an answer to a click is ignored; a status other than 200 makes Slack warn the clicker itself.
+    return Outcome(status=503)
+
+
+def _next_view(name: str, sentence: str) -> Outcome:
+    return Outcome({"response_action": "update", "view": views.answered(name, sentence)})
+
+
+def _ephemeral(text: str, blocks: list[Block]) -> Outcome:
+    body: Payload = {"response_type": "ephemeral", "text": escaped(text, 300)}
+    return Outcome({**body, "blocks": blocks} if blocks else body)
+
+
+def _is_outsider(payload: Payload, team: str) -> bool:
+    user = payload.get("user")
+    home = user.get("team_id") if type(user) is dict else None
+    return isinstance(home, str) and home != team
+
+
+def _reason(view: Payload, *, required: bool) -> tuple[str, str]:
+    value: object = view
+    for name in ("state", "values", views.REASON, views.REASON, "value"):
+        value = value.get(name) if type(value) is dict else None
+    text = value if isinstance(value, str) else ""
+    if len(text) > reason_chars_max:
+        return "", f"At most {reason_chars_max} characters."
+    reason = stored(text, reason_chars_max)
+    return (reason, "") if reason or not required else ("", "Say why; the requester will read it.")
+
+
+def _reply(payload: Payload) -> Reply:
+    container = payload.get("container")
+    message = payload.get("message")
+    channel = _id(payload.get("channel"))
+    thread = next(
+        (part["thread_ts"] for part in (message, container) if type(part) is dict and part.get("thread_ts")), ""
+    )
+    url = payload.get("response_url")
+    return Reply(
+        channel if _channel.fullmatch(channel) else "",
+        _id(payload.get("user")),
+        thread if isinstance(thread, str) and _ts.fullmatch(thread) else "",
+        url if isinstance(url, str) and len(url) <= 500 else "",
+    )
+
+
+def _dedupe(payload: Payload) -> str:
+    """One click, one key: Slack's trigger is unique per click."""
+    trigger = payload.get("trigger_id")
+    if isinstance(trigger, str) and re.fullmatch(r"[!-~]{1,200}", trigger):
+        return trigger
+    view = payload.get("view")
+    parts = [view.get("id"), view.get("hash")] if type(view) is dict else payload.get("actions")
+    return "none-" + sha256(repr(parts).encode("utf-8", "replace")).hex()
+
+
+def _shown(payload: Payload) -> str:
+    """The digest of the blocks that the clicked message had, as Slack repeats them."""
+    message = payload.get("message")
+    try:
+        return views.blocks_digest(message.get("blocks")) if type(message) is dict else ""
+    except CallerError:
+        return ""
+
+
+def _id(part: object) -> str:
+    """The id of a team, user or channel, which Slack gives as an object or as a string."""
+    found = part.get("id") if type(part) is dict else part
+    return found if isinstance(found, str) else ""
