@@ -4,7 +4,7 @@ UV_VERSION := 0.13.8
 UV := .uv/bin/uv
 BIN := .venv/bin
 PINS := $(wildcard requirements/*.txt)
-COMPILE = $(UV) pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-annotate
+COMPILE = $(UV) pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-annotate $(if $(UPGRADE),--upgrade)
 SYNC = VIRTUAL_ENV=.venv $(UV) pip install -q
 .DEFAULT_GOAL := help
 
@@ -63,5 +63,11 @@ chromium:
 	  apt-get -qq -o Acquire::Retries=3 update && apt-get -qq -o Acquire::Retries=3 install -y --no-install-recommends \
 	    chromium fonts-liberation fonts-noto-color-emoji >/dev/null; fi
 	@test -x /usr/bin/chromium || { echo "the browser tests need /usr/bin/chromium: as root, apt-get install chromium" >&2; exit 1; }
+
+pins: $(UV) ## compile the requirement files again, hashes and no host names; UPGRADE=1 takes newer versions
+	@$(COMPILE) --python-version 3.11 pyproject.toml --extra demo --group test --group dev --group browser -o requirements/test.txt
+	@$(COMPILE) --python-version 3.11 -c requirements/test.txt pyproject.toml -o requirements/runtime.txt
+	@$(COMPILE) --python-version 3.11 -c requirements/test.txt requirements/bench.in -o requirements/bench.txt
+	@$(COMPILE) --python-version 3.14 --no-deps requirements/opa.in -o requirements/opa.txt
 
 .PHONY: help setup demo test deep lint format rooms bench chromium pins

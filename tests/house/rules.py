@@ -76,7 +76,6 @@ HOMES = {
     "cel_expr_python": ("engine.program.expression",),
     "yaml": ("engine.program.document",),
     "pydantic": ("governance.settings", "governance.web", "engine.program"),
-    "pydantic_settings": ("governance.settings",),
     "jsonschema_rs": ("engine.program",),
     "click": ("governance.cli",),
     "rich": ("governance.cli", "governance.local"),
@@ -115,6 +114,8 @@ BROAD = {
 # Where a process starts. What none of them reaches is dead.
 ENTRIES = {
     "governance.cli": "the command `twokeys`",
+    "governance.policy.child": "the embedded policy engine, a process of its own",
+    "governance.local.desk.__main__": "the Slack desk, a process of its own",
     "governance.local.servicenow": "the stand-in of ServiceNow, a process of its own",
 }
 
@@ -189,7 +190,7 @@ def load(root: Path) -> Tree:
 def check(root: Path) -> list[Fault]:
     tree = load(root)
     faults = [fault for module in tree.values() for fault in module_faults(module, tree)]
-    return sorted([*faults, *dead(tree)])
+    return sorted({*faults, *dead(tree)})
 
 
 def module_faults(module: Module, tree: Tree) -> Iterator[Fault]:

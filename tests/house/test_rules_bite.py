@@ -35,8 +35,6 @@ SOUND = {
     "governance/connectors/registry.py": '"""Loads."""\nimport importlib\n\nload = importlib.import_module\n',
     "governance/slack/__init__.py": '"""Slack."""\n',
     "governance/slack/clicks.py": '"""Press to vote."""\nimport slack_bolt\n\nfrom governance.commands import decide\n',
-    "governance/local/__init__.py": '"""Here."""\n',
-    "governance/local/servicenow.py": '"""Its own process."""\n',
     "governance/wiring.py": (
         '"""Everything meets."""\nfrom engine.program import expression\nfrom governance import clock, settings\n'
         "from governance.connectors import registry\nfrom governance.slack import clicks\n"
@@ -48,6 +46,11 @@ SOUND = {
     "migrations/__init__.py": '"""The schema."""\n',
     "migrations/env.py": '"""Alembic\'s environment."""\nimport alembic\nimport sqlalchemy\n',
 }  # fmt: skip
+
+for entry in rules.ENTRIES.keys() - {"governance.cli"}:
+    *above, _ = entry.split(".")
+    SOUND |= {"/".join(above[:depth]) + "/__init__.py": '"""A room."""\n' for depth in range(2, len(above) + 1)}
+    SOUND[entry.replace(".", "/") + ".py"] = '"""Its own process."""\n'
 
 LONG_FUNCTION = "def long():\n" + "    x = 1\n" * rules.FUNCTION_LINES_MAX
 LONG_MODULE = "# one more line\n" * rules.MODULE_LINES_MAX
