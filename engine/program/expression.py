@@ -20,8 +20,10 @@ from engine.limits import (
     int_max,
 )
 from engine.program.checked import Node, Tree, read_tree
+from engine.program.growth import Growth, may_grow, work_bytes_max
 
 ROOTS = ("input", "state", "steps", "run", "trigger")
+step_bytes_max = 2 * expression_input_bytes_max
 value_depth_max = 20  # what an expression reads or gives; leaves room for the records around it
 _error = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): ([^\n]*)")
 _overload = re.compile(r"found no matching overload for '_?([^']*?)_?' applied to '(.*)'")
@@ -71,10 +73,13 @@ class Expression:
     kind: str  # the static type as CEL writes it: STRING, BOOL, INT, DYN, LIST<...>
     references: tuple[Reference, ...]
     program: Any
+    grows: Node | None  # what must be bounded against the input first
 
     def evaluate(self, scope: Scope) -> Any:
         """Its value: None, bool, an exact integer, str, list, or a dict with sorted text keys; anything else is an error."""
-        return _exact(self._run(scope).plain_value(), 0)
+        value = _exact(self._run(scope).plain_value(), 0)
+        scope.spend(admit(value))
+        return value
 
     def holds(self, scope: Scope) -> bool:
         """A condition: true only for exactly true; whatever is not a bool is an error."""
@@ -84,6 +89,10 @@ class Expression:
         return result.value() is True
 
     def _run(self, scope: Scope) -> Any:
+        if self.grows is not None:
+            work = Growth(scope.size_of, _path, frozenset(ROOTS)).work(self.grows)
+            if work > work_bytes_max:
+                raise ExprError(f"this could build {work} bytes from its input; at most {work_bytes_max}")
         try:
             result = self.program.eval(scope.activation)
         except RuntimeError as error:
@@ -101,10 +110,32 @@ class Expression:
 class Scope:
     """What expressions may read, bound once and used by all expressions of a step."""
 
-    __slots__ = ("activation",)
+    __slots__ = ("_roots", "_spent", "activation")
 
     def __init__(self, roots: Mapping[str, Any]) -> None:
+        self._roots = roots
+        self._spent = 0
         self.activation = _environment.Activation({name: roots.get(name, {}) for name in ROOTS})
+
+    def spend(self, size: int) -> None:
+        """Bound what all expressions of one step give together."""
+        self._spent += size
+        if self._spent > step_bytes_max:
+            raise ExprError(f"the expressions of one step give more than {step_bytes_max} bytes")
+
+    def size_of(self, root: str, path: tuple[str, ...]) -> tuple[int, int, int]:
+        """Bytes, elements and bytes of the largest element of what a reference reads; nothing when nothing is there."""
+        value: Any = self._roots.get(root)
+        for name in path:
+            value = value.get(name) if type(value) is dict else None
+        if type(value) is list:
+            sizes = [admit(item, -2) for item in value]
+        elif type(value) is dict:
+            sizes = [8 + len(name.encode()) + admit(item, -2) for name, item in value.items()]
+        else:
+            size = admit(value, -2)
+            return size, size, size
+        return 4 + sum(sizes), len(sizes), max(sizes, default=0)
 
 
 def admit(value: Any, depth: int = 0) -> int:
@@ -168,7 +199,8 @@ def compile_expression(source: str) -> Expression:
     kind = repr(program.return_type())
     if refused := _not_values.get(kind.split("<")[0]):
         raise ExprError(f"the result is {refused}", 1, 1)
-    return Expression(source, kind, tuple(_references(tree, tree.root)), program)
+    grows = tree.root if may_grow(tree.root) else None
+    return Expression(source, kind, tuple(_references(tree, tree.root)), program, grows)
 
 
 def compile_condition(source: str) -> Expression:

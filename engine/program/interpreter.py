@@ -125,7 +125,7 @@ def run_to_wait(definition: Definition, frame: Frame, context: Context) -> Turn:
             scope = Scope(roots)
             if isinstance(step, AssignStep):
                 values = {name: _named(name, each, scope) for name, each in step.values}
-                size += sum(admit(value) for value in values.values())
+                size += sum(admit(value) - admit(state.get(name)) for name, value in values.items())
                 # A new map, because the scope of a step shows the state as it was before that step.
                 state = {**state, **values}
                 roots["state"] = state
