@@ -1,1 +1,1 @@
-"""What people may order; authority is checked here and nowhere else."""
+"""What people may order; authority is checked here and nowhere else, for every entry alike."""

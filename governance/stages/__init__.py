@@ -1,1 +1,1 @@
-"""What the queue drives: one input, one brain, at most one outside call, one result commit."""
+"""The machine: one input, one brain, at most one call that changes the outside, one result commit; no stage imports a stage."""

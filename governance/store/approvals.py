@@ -77,7 +77,7 @@ def load(unit: Unit, approval: str, *, lock: bool = False) -> Recorded:
     """One approval, complete; `lock` holds its row after the run's."""
     row = unit.one(
         f"select {_columns} from approval a where a.tenant = :tenant and a.approval = :approval"
-        + (" for update" if lock else ""),  # noqa: S608
+        + (" for update" if lock else ""),
         approval=approval,
     )
     if row is None:

@@ -1,187 +1,52 @@
-"""A run as loaded for one decision, with everything its next commit adds; written in one transaction or not at all."""
+"""Runs in and out of the database: load a case, and commit everything it adds in one transaction or not at all."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import fields
 
-from engine.canonical import decode, encode, jcs, sha256
-from engine.errors import BrokenJournal, CallerError, Conflict, TwokeysError
+from engine.canonical import decode, encode, sha256
+from engine.errors import BrokenJournal, CallerError, Conflict
 from engine.gate.action import Action, action_from
-from engine.gate.receipt import Receipt
-from engine.gate.verdict import Judged
 from engine.ids import PromiseId
 from engine.journal.events import Entry, decode_row
 from engine.journal.history import History
 from engine.journal.status import name as status_name
-from engine.ledger.entries import Fact, build
 from engine.program.snapshot import Frame, frame_from
 from governance.store import entries, outbox
+from governance.store.case import Case, FenceLost, Origin, Promise
 from governance.store.dispatch import Lease
 from governance.store.unit import Unit
-
-
-class FenceLost(TwokeysError):
-    """Nobody must act: another worker holds this work now, and what this one did late changes nothing."""
-
-    code = "fence_lost"
-
-
-@dataclass(slots=True)
-class Promise:
-    """The projection of one operation of a run: what pages and the step view show of it."""
-
-    promise: str
-    step: str
-    step_index: int
-    tool: str
-    key: str
-    kind: str
-    state: str
-    attempt: int = 0
-    rev: int = 0
-    approval: str = ""
-    verdict_n: int = 0
-    last_error: str = ""
-    next_eligible_at: datetime.datetime | None = None
-    deadline_at: datetime.datetime | None = None
-    result: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What a run is, fixed at its start."""
-
-    tenant: str
-    run: str
-    workspace: str
-    workflow: str
-    version: str
-    definition: bytes
-    trigger_type: str
-    trigger_ref: str
-    started_by: str
-    on_behalf_of: str
-    owner: str
-    salt_key: bytes
-    input: bytes
-    created_at: datetime.datetime
-
-    @property
-    def lineage(self) -> dict[str, str]:
-        """Who can never hold a key for this run's actions, and why; the requester's reason wins over the others."""
-        found = {self.owner: "owner"}
-        if self.on_behalf_of:
-            found[self.on_behalf_of] = "on_behalf_of"
-        found[self.started_by] = "requester"
-        return found
-
-
-@dataclass(slots=True)
-class Case:
-    """One run: what the database holds, and what this decision adds to it."""
-
-    origin: Origin
-    history: History
-    frame: Frame | None
-    promises: dict[str, Promise]
-    payloads: dict[bytes, bytes]
-    chain_seq: int
-    chain_head: bytes
-    writes: int
-    cancel_requested: bool
-    ended: bool
-    now: datetime.datetime
-    base_events: int
-    base_chain: int
-    verdicts_n: dict[str, int]
-    receipts_n: dict[tuple[str, int], int]
-    # what the next commit adds
-    built: list[tuple[int, bytes, bytes]] = field(default_factory=list)
-    new_payloads: dict[bytes, bytes] = field(default_factory=dict)
-    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    changed: set[str] = field(default_factory=set)
-    work_done: list[tuple[str, str]] = field(default_factory=list)
-    posts: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
-    approval_status: dict[str, str] = field(default_factory=dict)
-    state: str = "queued"
-
-    def note(
-        self, kind: str, body: Mapping[str, Any], *, actor: Mapping[str, str] | None = None, commit: Iterable[str] = ()
-    ) -> None:
-        """One more entry of this run's chain."""
-        fact = Fact(kind, dict(actor or {"type": "system", "id": "twokeys"}), dict(body), tuple(commit))
-        data, leaf = build(fact, self.origin.tenant, self.origin.run, self.chain_seq, self.chain_head, self.now)
-        self.built.append((self.chain_seq, data, leaf))
-        self.chain_seq, self.chain_head = self.chain_seq + 1, leaf
-
-    def keep(self, digest: bytes, body: bytes) -> None:
-        """Store a payload file of this run."""
-        self.payloads[digest] = body
-        self.new_payloads[digest] = body
-
-    def touch(self, promise: str, **changes: Any) -> Promise:
-        """Change a promise's projection."""
-        found = self.promises[promise]
-        for name, value in changes.items():
-            setattr(found, name, value)
-        self.changed.add(promise)
-        return found
-
-    def add(self, table: str, **row: Any) -> None:
-        """Queue one row; the run and the tenant are filled in."""
-        self.rows.setdefault(table, []).append(row)
-
-    def put_work(
-        self, item: str, stage: str, *, wait_seconds: float = 0, faults: int = 0, parked: bool = False
-    ) -> None:
-        """Hand over to a stage."""
-        self.add("work", item=item, stage=stage, workspace=self.origin.workspace, wait=wait_seconds, faults=faults,
-                 state="parked" if parked else "ready")  # fmt: skip
-
-    def put_action(self, action: Action, rev: int) -> None:
-        """A proposal as complete as it will be judged, asked and run."""
-        self.add("action", promise=action.promise, rev=rev, digest=action.digest, body=action.body)
-
-    def put_verdict(self, promise: str, judged: Judged) -> int:
-        """Record a verdict; its number names it from now on."""
-        v = judged.verdict
-        n = self.verdicts_n.get(promise, 0) + 1
-        self.verdicts_n[promise] = n
-        self.add(
-            "verdict", promise=promise, n=n, purpose=v.purpose, effect=v.effect, action_digest=bytes.fromhex(v.action_sha256),
-            revision=v.policy_revision, body=jcs(v.to_value()), input=judged.input_bytes, findings=judged.findings_bytes,
-        )  # fmt: skip
-        return n
-
-    def put_receipt(self, receipt: Receipt) -> None:
-        """Record what an attempt came to."""
-        self.receipts_n[(receipt.key, receipt.attempt)] = receipt.n
-        self.add(
-            "receipt", key=receipt.key, attempt=receipt.attempt, n=receipt.n, promise=receipt.origin.promise, status=receipt.status,
-            action_digest=bytes.fromhex(receipt.action_sha256), body=receipt.body, signature=receipt.signature, key_id=receipt.key_id,
-        )  # fmt: skip
-
-    @property
-    def dirty(self) -> bool:
-        """Whether there is anything to commit."""
-        return bool(self.built or self.rows or self.changed or self.work_done or self.posts or self.approval_status
-                    or self.history.version != self.base_events)  # fmt: skip
-
 
 _promise_columns = tuple(f.name for f in fields(Promise))
 
 
-def insert(unit: Unit, origin: Origin, state: str) -> None:
-    """A new run, queued: no journal yet."""
+def insert(unit: Unit, origin: Origin, state: str) -> bool:
+    """A new run, queued: no journal yet. False when its trigger has a run already."""
+    values = {f.name: getattr(origin, f.name) for f in fields(Origin) if f.name not in ("tenant", "created_at")}
+    return (
+        unit.run(
+            "insert into run (tenant, run, workspace, workflow, version, definition, trigger_type, trigger_ref, started_by, "
+            "on_behalf_of, owner, salt_key, input, head, chain_head, state) values (:tenant, :run, :workspace, :workflow, :version, "
+            ":definition, :trigger_type, :trigger_ref, :started_by, :on_behalf_of, :owner, :salt_key, :input, :zero, :zero, :state) "
+            "on conflict do nothing",
+            **values,
+            zero=bytes(32),
+            state=state,
+        ).rowcount
+        == 1
+    )
+
+
+def queue_first(unit: Unit, origin: Origin) -> None:
+    """The first work of a run."""
     unit.run(
-        "insert into run (tenant, run, workspace, workflow, version, definition, trigger_type, trigger_ref, started_by, on_behalf_of, "
-        "owner, salt_key, input, head, chain_head, state) values (:tenant, :run, :workspace, :workflow, :version, :definition, "
-        ":trigger_type, :trigger_ref, :started_by, :on_behalf_of, :owner, :salt_key, :input, :zero, :zero, :state)",
-        **{f.name: getattr(origin, f.name) for f in fields(Origin) if f.name not in ("tenant", "created_at")}, zero=bytes(32), state=state,
-    )  # fmt: skip
+        "insert into work (tenant, run, item, stage, workspace, state, rank) values (:tenant, :run, '', 'advance', :workspace, 'ready', "
+        "(extract(epoch from clock_timestamp()) * 1000000)::bigint)",
+        run=origin.run,
+        workspace=origin.workspace,
+    )
 
 
 def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
@@ -209,6 +74,13 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
         verdicts_n={
             row[0]: row[1]
             for row in unit.all("select promise, max(n) from verdict where tenant = :tenant and run = :run group by promise", run=run)
+        },
+        action_digests={
+            row[0]: bytes(row[1])
+            for row in unit.all(
+                "select distinct on (promise) promise, digest from action where tenant = :tenant and run = :run order by promise, rev desc",
+                run=run,
+            )
         },
         receipts_n={(r[0], r[1]): r[2] for r in unit.all(
             "select key, attempt, max(n) from receipt where tenant = :tenant and run = :run group by key, attempt", run=run)},
@@ -267,8 +139,11 @@ def action(unit: Unit, run: str, promise: str, rev: int) -> Action:
     return found
 
 
-def commit(unit: Unit, case: Case, leases: Iterable[Lease]) -> None:
-    """Write everything, or raise: Conflict when the run moved meanwhile, FenceLost when a lease is no longer ours."""
+def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, float] = ("", 0)) -> None:
+    """Write everything, or raise: Conflict when the run moved meanwhile, FenceLost when a lease is no longer ours.
+
+    `keeper` is the worker and its lease time for the work items that this decision goes on with itself.
+    """
     o = case.origin
     pending = case.history.pending()
     moved = unit.run(
@@ -295,7 +170,7 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease]) -> None:
             "on conflict (tenant, run) do update set events = excluded.events, body = excluded.body, sha256 = excluded.sha256",
             run=o.run, n=case.history.version, body=body, sha=sha256(body),
         )  # fmt: skip
-    _write_rows(unit, case)
+    _write_rows(unit, case, keeper)
     entries.put_built(unit, o.run, case.built)
     for kind, ref, post in case.posts:
         outbox.put(unit, kind, ref, post)
@@ -346,14 +221,15 @@ _inserts = {
     "due": "(tenant, kind, ref, at, run) values (:tenant, :kind, :ref, :at, :run) on conflict (tenant, kind, ref) do update set at = excluded.at",
     "card": "(tenant, approval) values (:tenant, :approval)",
     "bundle": "(tenant, run, state, checkpoint_size) values (:tenant, :run, 'frozen', 0) on conflict do nothing",
-    "work": "(tenant, run, item, stage, workspace, state, rank, eligible_at, faults) values (:tenant, :run, :item, :stage, :workspace, "
-    ":state, (extract(epoch from clock_timestamp()) * 1000000)::bigint, clock_timestamp() + make_interval(secs => :wait), :faults) "
+    "work": "(tenant, run, item, stage, workspace, state, rank, eligible_at, faults, owner, epoch, lease_until) values (:tenant, :run, "
+    ":item, :stage, :workspace, :state, (extract(epoch from clock_timestamp()) * 1000000)::bigint, "
+    "clock_timestamp() + make_interval(secs => :wait), :faults, :owner, 1, clock_timestamp() + make_interval(secs => :ttl)) "
     "on conflict (tenant, run, item, stage) do update set state = excluded.state, eligible_at = excluded.eligible_at, "
-    "faults = excluded.faults, owner = '', lease_until = null",
+    "faults = excluded.faults, owner = excluded.owner, epoch = work.epoch + 1, lease_until = excluded.lease_until",
 }  # fmt: skip
 
 
-def _write_rows(unit: Unit, case: Case) -> None:
+def _write_rows(unit: Unit, case: Case, keeper: tuple[str, float]) -> None:
     run = case.origin.run
     unit.many(
         "insert into payload (tenant, run, digest, body) values (:tenant, :run, :digest, :body) on conflict do nothing",
@@ -367,6 +243,9 @@ def _write_rows(unit: Unit, case: Case) -> None:
         f"on conflict (tenant, run, promise) do update set {changes}",
         [{"run": run, **{c: getattr(case.promises[p], c) for c in _promise_columns}} for p in sorted(case.changed)],
     )
+    owner, ttl = keeper
+    for row in case.rows.get("work", ()):
+        row["owner"], row["ttl"] = (owner, ttl) if row["state"] == "leased" else ("", 0)
     for table, statement in _inserts.items():
         unit.many(f"insert into {table} {statement}", [{"run": run, **row} for row in case.rows.get(table, ())])
     unit.many(

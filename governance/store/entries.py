@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from engine.errors import BrokenLedger
-from engine.ledger.entries import GENESIS, Fact, build, read
+from engine.ledger.entries import GENESIS, Fact, build, read_entry
 from engine.ledger.tree import Frontier
 from governance.store.unit import Database, Row, Unit
 
@@ -169,7 +169,7 @@ class Sequencer:
         last: dict[str, tuple[int, bytes]] = {row[0]: (row[1], bytes(row[2])) for row in found}
         for chain, seq, body, leaf in rows:
             before, head = last.get(chain, (-1, GENESIS))
-            entry = read(bytes(body))
+            entry = read_entry(bytes(body))
             if seq != before + 1 or entry.prev != head.hex() or entry.leaf != bytes(leaf):
                 raise BrokenLedger(f"entry {seq} of {chain} does not follow entry {before}", code="chain_broken")
             last[chain] = (seq, bytes(leaf))
@@ -222,7 +222,7 @@ def recomputed_root(unit: Unit, size: int) -> bytes:
     )
     if [row[0] for row in rows] != list(range(size)):
         raise BrokenLedger(f"the log of {unit.tenant} has a gap below {size}", code="log_gap")
-    return Frontier().extend(read(bytes(row[1])).leaf for row in rows).root
+    return Frontier().extend(read_entry(bytes(row[1])).leaf for row in rows).root
 
 
 def lag(unit: Unit) -> Mapping[str, float]:

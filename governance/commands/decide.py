@@ -1,0 +1,250 @@
+"""Decide: one choke point for every key, whatever it was turned with; one transaction, run before approval, database clock."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.canonical import sha256
+from engine.errors import CallerError, Conflict, OperatorError, Refused
+from engine.gate import approval as gate
+from engine.kernel import Signalled
+from engine.ledger.entries import Fact
+from engine.limits import click_lock_seconds, click_statement_seconds
+from governance.commands.authority import Actor, who
+from governance.store import approvals, cases, entries, outbox, people
+from governance.store.case import Case
+from governance.store.people import Profile
+from governance.store.unit import Database, Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Press:
+    """What a person did, as an entry understood it; nothing in it is authority, everything is looked up again."""
+
+    tenant: str
+    approval: str
+    actor_kind: str
+    actor_ref: str
+    kind: str  # key | reject
+    digest16: str
+    card_rev: int
+    via: str  # slack_button | slack_modal | console | api | cli
+    reason: str
+    dedupe_key: str
+    blocks_sha256: str
+    reply: Mapping[str, str] = field(
+        default_factory=dict
+    )  # where a Slack answer goes: channel, user, thread_ts, response_url
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the person is told. Every press gets one."""
+
+    code: str
+    ok: bool
+    sentence: str
+    status: str
+    given: int
+    needed: int
+
+
+class Decide:
+    """The only way a key is ever given."""
+
+    def __init__(self, database: Database, now: Callable[[], datetime.datetime]) -> None:
+        self._database = database
+        self._now = now
+
+    def decide(self, press: Press) -> Answer:
+        """Count the press or say why not. Never raises for a refusal."""
+        try:
+            with self._database.unit(
+                press.tenant, lock_seconds=click_lock_seconds, statement_seconds=click_statement_seconds
+            ) as unit:
+                before = outbox.answered(unit, press.dedupe_key) if press.dedupe_key else None
+                if before is not None:
+                    return Answer(**before)
+                answer = self._decide(unit, press)
+                self._reply(unit, press, answer)
+                return answer
+        except (Conflict, OperatorError) as error:
+            sentence = f"Nothing was recorded ({error.reason}). Try again."
+            return Answer("try_again", False, sentence, "", 0, 0)
+
+    def _decide(self, unit: Unit, press: Press) -> Answer:
+        try:
+            run = approvals.run_of(unit, press.approval)
+        except CallerError as error:
+            return Answer(error.code, False, str(error), "", 0, 0)
+        case = cases.load(unit, run, lock=True)
+        found = approvals.load(unit, press.approval, lock=True)
+        try:
+            person = who(unit, Actor(press.actor_kind, press.actor_ref))
+        except Refused as refused:
+            sentence = (
+                "Your identity is linked to nobody here, so you cannot decide. Ask an owner of your tenant to link it."
+            )
+            return self._refused(unit, press, found, "", refused.code, sentence)
+        return self._vote(unit, case, found, person, press)
+
+    def _vote(self, unit: Unit, case: Case, found: approvals.Recorded, person: Profile, press: Press) -> Answer:
+        if press.kind not in ("key", "reject"):
+            return Answer("unknown_kind", False, f"{press.kind} is not a decision", found.asked.status, 0, 0)
+        asked, now = found.asked, unit.now()
+        profiles = people.profiles(unit)
+        crowd = {name: people.as_person(p) for name, p in profiles.items()}
+        try:
+            counted = gate.vote(
+                asked, found.votes, crowd, people.as_person(person), press.kind, press.digest16, now, press.reason,
+                signed_in=press.via == "console",
+            )  # fmt: skip
+        except gate.VoteRefused as refused:
+            return self._refused(unit, press, found, person.person, refused.code, refused.sentence)
+        case.now = max(case.now, now)
+        self._record_vote(unit, case, found, person, press, counted, now)
+        if counted.status == "approved":
+            persons = [v.person for v in found.votes if v.kind == "key"] + [person.person]
+            self._release(
+                case,
+                found,
+                [p for p in dict.fromkeys(persons) if p in self._standing(found, press, person, crowd, now)],
+            )
+        elif counted.status == "rejected":
+            self._reject(case, found, person, press)
+        case.posts.append(("card", asked.id, {}))
+        if press.kind == "key":
+            case.posts.append(
+                (
+                    "thread",
+                    asked.id,
+                    {"person": person.name, "given": counted.given, "needed": counted.needed, "reason": press.reason},
+                )
+            )
+        cases.commit(unit, case, ())
+        code = "key_given" if counted.status == "requested" else counted.status
+        answer = Answer(
+            code, True, _said(code, counted.given, counted.needed), counted.status, counted.given, counted.needed
+        )
+        if press.dedupe_key:
+            outbox.remember(unit, press.dedupe_key, _plain(answer))
+        return answer
+
+    def _standing(
+        self,
+        found: approvals.Recorded,
+        press: Press,
+        person: Profile,
+        crowd: Mapping[str, gate.Person],
+        now: datetime.datetime,
+    ) -> tuple[str, ...]:
+        new = gate.Vote(person.person, press.kind, now, found.asked.action_digest, found.asked.card_digest)
+        return gate.standing(found.asked, (*found.votes, new), crowd, now)
+
+    def _record_vote(
+        self,
+        unit: Unit,
+        case: Case,
+        found: approvals.Recorded,
+        person: Profile,
+        press: Press,
+        counted: gate.Counted,
+        now: datetime.datetime,
+    ) -> None:
+        asked = found.asked
+        case.add(
+            "vote", approval=asked.id, person=person.person, kind=press.kind, at=now, action_digest=asked.action_digest,
+            card_digest=asked.card_digest, card_rev=press.card_rev or found.card_rev, policy_revision=found.verdict.policy_revision,
+            blocks_sha256=press.blocks_sha256, via=press.via, identity=f"{press.actor_kind}:{press.actor_ref}", reason=press.reason,
+        )  # fmt: skip
+        if press.kind == "key":
+            case.note(
+                "key.given",
+                {
+                    "approval": asked.id, "person": person.person, "level": person.level, "groups": list(person.groups),
+                    "action_sha256": asked.action_digest.hex(), "card_sha256": asked.card_digest.hex(),
+                    "card_rev": press.card_rev or found.card_rev, "policy_revision": found.verdict.policy_revision,
+                    "blocks_sha256": press.blocks_sha256, "via": press.via, "given": counted.given, "needed": counted.needed,
+                },
+                actor={"type": "person", "id": person.person},
+            )  # fmt: skip
+
+    def _release(self, case: Case, found: approvals.Recorded, persons: list[str]) -> None:
+        asked = found.asked
+        case.approval_status[asked.id] = "approved"
+        case.add("due_done", kind="approval", ref=asked.id)
+        body = {
+            "approval": asked.id,
+            "promise": asked.promise,
+            "action_sha256": asked.action_digest.hex(),
+            "persons": persons,
+        }
+        case.note("approval.released", body)
+        case.accept(Signalled(f"approval:{asked.id}", "approved"))
+        case.touch(asked.promise, state="ready")
+        case.state = "running"
+        case.put_work(asked.promise, "execute")
+
+    def _reject(self, case: Case, found: approvals.Recorded, person: Profile, press: Press) -> None:
+        asked = found.asked
+        case.approval_status[asked.id] = "rejected"
+        case.add("due_done", kind="approval", ref=asked.id)
+        case.note(
+            "approval.rejected",
+            {
+                "approval": asked.id, "promise": asked.promise, "action_sha256": asked.action_digest.hex(), "person": person.person,
+                "reason_sha256": sha256(case.origin.salt_key + press.reason.encode()).hex(),
+            },
+            actor={"type": "person", "id": person.person},
+        )  # fmt: skip
+        case.accept(Signalled(f"approval:{asked.id}", "rejected"))
+        case.finish(asked.promise, ok=False, error_class="approval_rejected", message=f"rejected: {press.reason}")
+        case.put_work("", "advance")
+
+    def _refused(
+        self, unit: Unit, press: Press, found: approvals.Recorded, person: str, code: str, sentence: str
+    ) -> Answer:
+        """A refusal is an entry too; repeated ones by one person within a minute are folded into one counted row."""
+        row = unit.one(
+            "insert into refusal (tenant, approval, person, code, minute, count, told) "
+            "values (:tenant, :approval, :person, :code, date_trunc('minute', clock_timestamp()), 1, 1) "
+            "on conflict (tenant, approval, person, code, minute) do update set count = refusal.count + 1 returning count",
+            approval=found.asked.id, person=person or f"{press.actor_kind}:unlinked", code=code,
+        )  # fmt: skip
+        if row is not None and row[0] == 1:
+            actor = {"type": "person", "id": person} if person else {"type": "service", "id": press.actor_kind}
+            fact = Fact(
+                "key.refused",
+                actor,
+                {"approval": found.asked.id, "person": person, "code": code, "via": press.via, "count": 1},
+            )
+            entries.note_run(unit, found.asked.run, [fact])
+        elif row is not None:
+            unit.run(
+                "insert into due (tenant, kind, ref, at) values (:tenant, 'refusals', :ref, clock_timestamp() + interval '1 minute') "
+                "on conflict do nothing",
+                ref=found.asked.id,
+            )
+        answer = Answer(code, False, sentence, found.asked.status, 0, found.asked.keys)
+        if press.dedupe_key:
+            outbox.remember(unit, press.dedupe_key, _plain(answer))
+        return answer
+
+    def _reply(self, unit: Unit, press: Press, answer: Answer) -> None:
+        if press.reply:
+            outbox.put(unit, "ephemeral", press.approval, {**press.reply, "text": answer.sentence})
+
+
+def _plain(answer: Answer) -> dict[str, Any]:
+    return {name: getattr(answer, name) for name in Answer.__dataclass_fields__}
+
+
+def _said(code: str, given: int, needed: int) -> str:
+    if code == "approved":
+        return f"Approved: your key was the last of {needed}. It runs now." if needed > 1 else "Approved. It runs now."
+    if code == "rejected":
+        return "Rejected. Nothing will be executed; the person who asked reads your reason."
+    return f"Your key is in: {given} of {needed}. A different person must give the next."

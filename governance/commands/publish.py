@@ -1,0 +1,82 @@
+"""Publish a workflow: validate, keep as a draft, activate; runs stay pinned to what they started with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.catalog.template import after, check_publish
+from engine.errors import CallerError
+from engine.ledger.entries import Fact
+from engine.program.definition import Definition
+from engine.program.normalize import Catalog, normalize
+from governance.commands.authority import Actor, allowed
+from governance.store import entries, templates
+from governance.store.unit import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What became of a file."""
+
+    name: str
+    version: str
+    digest: str
+    state: str
+
+
+class Publish:
+    """Authors' orders."""
+
+    def __init__(self, database: Database, catalog: Catalog) -> None:
+        self._database = database
+        self._catalog = catalog
+
+    def check(self, text: bytes, filename: str) -> Definition:
+        """The definition of this text, or every fault at once."""
+        return normalize(text, filename, self._catalog)
+
+    def apply(self, tenant: str, actor: Actor, text: bytes, filename: str) -> Published:
+        """Store and activate in one transaction; the version that was active is archived. The same file again changes nothing."""
+        definition = self.check(text, filename)
+        with self._database.unit(tenant) as unit:
+            person = allowed(unit, actor, "publish")
+            who = {"type": "person", "id": person.person}
+            body = {
+                "name": definition.name,
+                "version": definition.version,
+                "definition_sha256": definition.digest.hex(),
+            }
+            chain = f"template/{definition.name}"
+            known = templates.state_of(unit, definition.name, definition.version)
+            status, stored = known if known else (None, None)
+            if check_publish(status, definition.version, stored, definition.digest):
+                templates.put(unit, definition, text.decode("utf-8"), person.person)
+                entries.note(unit, chain, Fact("template.created", who, body))
+                status = "draft"
+            if status == "active":
+                return Published(definition.name, definition.version, definition.digest.hex(), "active")
+            current = templates.active(unit, definition.name)
+            if current is not None and current[1] != definition.version:
+                _, version, old = current
+                templates.set_state(unit, definition.name, version, after(current[0], "archive"))
+                fact = Fact(
+                    "template.archived", who, {**body, "version": version, "definition_sha256": old.digest.hex()}
+                )
+                entries.note(unit, chain, fact)
+            assert status is not None
+            templates.set_state(unit, definition.name, definition.version, after(status, "activate"))
+            entries.note(unit, chain, Fact("template.activated", who, body))
+        return Published(definition.name, definition.version, definition.digest.hex(), "active")
+
+    def archive(self, tenant: str, actor: Actor, name: str, version: str) -> None:
+        """No new runs of this version."""
+        with self._database.unit(tenant) as unit:
+            person = allowed(unit, actor, "archive")
+            known = templates.state_of(unit, name, version)
+            if known is None:
+                raise CallerError(f"{name} {version} is not published", code="unknown_workflow", field="version")
+            templates.set_state(unit, name, version, after(known[0], "archive"))
+            body = {"name": name, "version": version, "definition_sha256": known[1].hex()}
+            entries.note(
+                unit, f"template/{name}", Fact("template.archived", {"type": "person", "id": person.person}, body)
+            )

@@ -1,0 +1,138 @@
+"""Start a run: by hand or by a trigger, once per trigger reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import CallerError, Refused
+from engine.ids import check_name, execution_key, run_id
+from engine.kernel import input_payload
+from engine.ledger.entries import Fact
+from engine.program.definition import Definition
+from engine.program.inputs import check_input
+from governance.commands.authority import Actor, allowed
+from governance.keys import hashed
+from governance.store import cases, entries, people, templates
+from governance.store.case import Origin
+from governance.store.unit import Database, Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The run a start came to; `new` is False when this trigger had started it before."""
+
+    run: str
+    new: bool
+
+
+class Start:
+    """Every way to begin a run."""
+
+    def __init__(
+        self, database: Database, hash_key: Callable[[str], bytes], random_bytes: Callable[[int], bytes]
+    ) -> None:
+        self._database = database
+        self._hash_key = hash_key
+        self._random_bytes = random_bytes
+
+    def by_hand(self, tenant: str, actor: Actor, workflow: str, value: dict[str, Any], ref: str) -> Begun:
+        """A person starts it; `ref` makes a repeated request find the same run."""
+        check_name(workflow, "workflow")
+        hash_key = self._hash_key(tenant)
+        with self._database.unit(tenant) as unit:
+            person = allowed(unit, actor, "start")
+            definition = _startable(unit, workflow)
+            return self._begin(
+                unit,
+                hash_key,
+                definition,
+                "main",
+                "manual",
+                ref or self._random_bytes(8).hex(),
+                value,
+                person.person,
+                person.person,
+            )
+
+    def by_event(self, tenant: str, source: str, ref: str, value: dict[str, Any]) -> Begun:
+        """A verified event of a source starts the source's workflow as its service principal; its owner is in the lineage."""
+        hash_key = self._hash_key(tenant)
+        with self._database.unit(tenant) as unit:
+            found = templates.source(unit, source)
+            if found is None:
+                raise CallerError(f"source {source} is unknown here", code="unknown_source", field="source")
+            starter = people.profiles(unit)[found.person]
+            if not starter.active or starter.level < 4:
+                raise Refused(f"the service principal of {source} may not start runs", code="level")
+            definition = _startable(unit, found.workflow)
+            if not any(each.source == source for each in definition.subscriptions):
+                raise Refused(f"{found.workflow} does not subscribe to {source}", code="not_subscribed")
+            return self._begin(
+                unit, hash_key, definition, found.workspace, source, ref, value, found.person, found.owner
+            )
+
+    def _begin(
+        self, unit: Unit, hash_key: bytes, definition: Definition, workspace: str, kind: str, ref: str, value: dict[str, Any],
+        person: str, owner: str,
+    ) -> Begun:  # fmt: skip
+        known = unit.one(
+            "select run from run where tenant = :tenant and workflow = :workflow and trigger_type = :kind and trigger_ref = :ref",
+            workflow=definition.name, kind=kind, ref=ref,
+        )  # fmt: skip
+        if known is not None:
+            return Begun(str(known[0]), new=False)
+        faults = check_input(definition, value)
+        if faults:
+            raise CallerError(
+                "; ".join(faults[:20]),
+                code="invalid_input",
+                field="input",
+                next_step=f"see the inputs of {definition.name}",
+            )
+        run = run_id(definition.digest, "", execution_key(unit.tenant, definition.name, kind, ref))
+        salt_key = self._random_bytes(32)
+        kept = input_payload(salt_key, value)
+        now = unit.now()
+        origin = Origin(
+            tenant=unit.tenant, run=run, workspace=workspace, workflow=definition.name, version=definition.version,
+            definition=definition.digest, trigger_type=kind, trigger_ref=ref, started_by=person, on_behalf_of="", owner=owner,
+            salt_key=salt_key, input=kept.commit, created_at=now,
+        )  # fmt: skip
+        # Twenty posts of one trigger race here: the first row wins, the others wait for it and find it.
+        if not cases.insert(unit, origin, "queued"):
+            return Begun(run, new=False)
+        unit.run(
+            "insert into payload (tenant, run, digest, body) values (:tenant, :run, :digest, :body)",
+            run=run, digest=kept.commit, body=kept.body,
+        )  # fmt: skip
+        cases.queue_first(unit, origin)
+        entries.note_run(unit, run, [self._queued(hash_key, origin, definition)])
+        return Begun(run, new=True)
+
+    def _queued(self, hash_key: bytes, origin: Origin, definition: Definition) -> Fact:
+        return Fact(
+            "run.queued",
+            {"type": "service" if origin.trigger_type != "manual" else "person", "id": origin.started_by},
+            {
+                "workflow": origin.workflow, "version": origin.version, "definition_sha256": definition.digest.hex(),
+                "trigger_type": origin.trigger_type, "trigger_ref": hashed(hash_key, "trigger", origin.trigger_ref),
+                "workspace": origin.workspace, "input_sha256": origin.input.hex(),
+            },
+        )  # fmt: skip
+
+
+def _startable(unit: Unit, workflow: str) -> Definition:
+    found = templates.active(unit, workflow)
+    if found is None:
+        raise CallerError(
+            f"workflow {workflow} has no active version",
+            code="unknown_workflow",
+            field="workflow",
+            next_step="`twokeys workflow apply` publishes one",
+        )
+    state, version, definition = found
+    if state != "active":
+        raise Refused(f"{workflow} {version} is {state} and starts nothing", code="paused")
+    return definition

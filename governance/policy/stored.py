@@ -1,0 +1,40 @@
+"""A policy bundle back from its stored archive, and refused when its content does not give the revision it was stored under."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+
+from engine.canonical import read_json
+from engine.errors import BrokenLedger
+from governance.policy.bundle import CANARY_TENANT, Bundle, build, source_bytes_max
+
+
+def opened(archive: bytes, revision: str) -> Bundle:
+    """The bundle of these bytes, rebuilt and compared: what runs is what was activated, to the byte."""
+    modules: dict[str, str] = {}
+    data: dict[str, object] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as files:
+            for member in files.getmembers():
+                stream = files.extractfile(member)
+                raw = stream.read() if stream is not None else b""
+                if member.name.endswith(".rego"):
+                    modules[member.name] = raw.decode("utf-8")
+                elif member.name == "data.json":
+                    data = read_json(raw, bytes_max=source_bytes_max)
+    except (tarfile.TarError, OSError, UnicodeDecodeError) as error:
+        raise BrokenLedger(f"policy revision {revision[:16]} cannot be read: {error}", code="broken_policy") from None
+    tenants = data.get("tenants")
+    if type(tenants) is not dict:
+        raise BrokenLedger(f"policy revision {revision[:16]} holds no tenants", code="broken_policy")
+    own = {name: value for name, value in tenants.items() if name != CANARY_TENANT}
+    rebuilt = build(modules, {"defaults": {}, "tenants": {}}, own)
+    if rebuilt.revision != revision or rebuilt.archive != archive:
+        raise BrokenLedger(
+            f"policy revision {revision[:16]} does not have the content it was activated with "
+            f"({hashlib.sha256(archive).hexdigest()[:16]})",
+            code="broken_policy",
+        )
+    return rebuilt

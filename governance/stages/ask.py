@@ -1,0 +1,73 @@
+"""Ask: what policy wants people to see becomes an approval, a clock and a card in the outbox; then nothing of the run is held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.gate.action import Action
+from engine.gate.approval import Asked, expires_at
+from engine.gate.card import CardRecord, card_digest
+from engine.gate.verdict import Judged
+from governance.store.approvals import Recorded, card_record, requirement
+from governance.store.around import Around
+from governance.store.case import Case
+
+CardBody = Callable[[CardRecord], bytes]
+
+
+def ask(
+    case: Case, around: Around, action: Action, judged: Judged, verdict_n: int, old: Recorded | None,
+    *, approval: str, card_body: CardBody, console_url: str, environment: str,
+) -> None:  # fmt: skip
+    """Record the question and post its card. An older question about the same step is withdrawn, its keys void."""
+    v, o = judged.verdict, case.origin
+    if old is not None and old.asked.status in ("requested", "approved"):
+        case.approval_status[old.asked.id] = "canceled"
+        case.note(
+            "approval.canceled",
+            {
+                "approval": old.asked.id,
+                "promise": action.promise,
+                "action_sha256": old.asked.action_digest.hex(),
+                "why": "drift",
+            },
+        )
+        case.posts.append(("card", old.asked.id, {}))
+    lineage = o.lineage
+    keys, counts, groups, until = v.keys, dict(v.counts), frozenset(v.groups), expires_at(case.now, v)
+    if v.effect == "allow" and old is not None:
+        # Policy wants nobody now, but people agreed to something else: the same requirement, for what would really run.
+        keys, counts, groups = old.asked.keys, dict(old.asked.counts), old.asked.groups
+        until = case.now + (old.asked.expires_at - old.asked.requested_at)
+    empty = Asked(
+        id=approval, tenant=o.tenant, run=o.run, promise=action.promise, action_digest=action.digest, card_digest=b"", tier=v.tier,
+        keys=keys, counts=counts, groups=groups, status="requested", requested_at=case.now, expires_at=until, lineage=lineage,
+        obligations=v.obligations,
+    )  # fmt: skip
+    shown = Recorded(
+        asked=empty, votes=(), reasons=(), card_rev=1, verdict_n=verdict_n, rev=case.promises[action.promise].rev, action=action, verdict=v,
+        workflow=o.workflow, version=o.version, trigger=f"{o.trigger_type} {o.trigger_ref}", promise_state="waiting_approval",
+        promise_error="", decided_at=None,
+    )  # fmt: skip
+    body = card_body(card_record(shown, around.profiles, console_url=console_url, environment=environment))
+    card = card_digest(action.digest.hex(), body)
+    case.add(
+        "approval", approval=approval, promise=action.promise, action_digest=action.digest, card_digest=card, tier=v.tier, keys=empty.keys,
+        body=requirement(empty), card=body, verdict_n=verdict_n, requested_at=case.now, expires_at=empty.expires_at,
+    )  # fmt: skip
+    case.add("card", approval=approval)
+    case.add("due", kind="approval", ref=approval, at=empty.expires_at)
+    case.posts.append(("card", approval, {}))
+    case.touch(action.promise, state="waiting_approval", approval=approval)
+    case.state = "waiting_approval"
+    case.note(
+        "approval.asked",
+        {
+            "approval": approval, "promise": action.promise, "action_sha256": action.digest.hex(), "card_sha256": card.hex(), "tier": v.tier,
+            "keys": keys, "counts": [[g, c] for g, c in sorted(counts.items())],
+            "groups": sorted(groups),
+            "expires_at": empty.expires_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "lineage": [{"person": person, "why": why} for person, why in sorted(lineage.items())],
+            "verdict_n": verdict_n, "policy_revision": v.policy_revision,
+        },
+    )  # fmt: skip

@@ -1,0 +1,198 @@
+"""Execute: the intent before the effect, the one call that changes the outside, and the signed receipt after it."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import replace
+
+from engine.gate.action import Action
+from engine.gate.permit import Judgement, Permit, Release, permit, reopened
+from engine.gate.receipt import Outcome, Receipt, read, write
+from engine.gate.retry import next_delay
+from engine.kernel import Retrying, Started, proposal_from, reference_of
+from engine.ledger.entries import stamp
+from governance.connectors.registry import Registry
+from governance.keys import Signer, hashed
+from governance.store.case import Case
+
+effect_seconds_max = 15.0  # a connector answers or gives up within this; the lease must outlive it
+
+
+class Execute:
+    """The hands of this stage: connectors, the executor's key, and chance for jitter."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        executor: str,
+        signer: Callable[[str], Signer],
+        verify: Callable[[str, str, bytes, bytes], bool],
+        hash_key: Callable[[str], bytes],
+        chance: Callable[[], float],
+    ) -> None:
+        self._registry = registry
+        self._executor = executor
+        self._signer = signer
+        self._verify = verify
+        self._hash_key = hash_key
+        self._chance = chance
+
+    def intend(
+        self, case: Case, action: Action, judgement: Judgement, release: Release | None, *, first: bool
+    ) -> Permit:
+        """Pass the gate and write the intent; the permit may be used once this is committed. `first`: the key has no intent yet."""
+        invoke = case.history.invoke(case.promise_id(action.promise))
+        assert invoke is not None
+        attempt = invoke.attempt + 1
+        granted = permit(action, judgement, release, attempt=attempt, deadline_seconds=effect_seconds_max)
+        case.accept(Started(case.promise_id(action.promise), attempt))
+        if first:
+            case.add("intent", key=granted.key, promise=action.promise, action_digest=action.digest)
+            case.writes += action.kind != "read"
+        case.touch(action.promise, state="running", attempt=attempt, last_error="", next_eligible_at=None)
+        case.state = "running"
+        case.put_work(action.promise, "execute", keep=True)
+        case.note(
+            "effect.intended",
+            {
+                "promise": action.promise, "attempt": attempt, "key_sha256": self._key(action), "action_sha256": granted.action_sha256,
+                "verdict_n": judgement.n, "approval": granted.approval, "policy_revision": judgement.policy_revision,
+            },
+        )  # fmt: skip
+        return granted
+
+    def perform(self, granted: Permit) -> Outcome:
+        """The one call that changes the outside."""
+        return self._registry.of(granted.action.connector).perform(granted)
+
+    def look(self, case: Case, action: Action) -> tuple[Permit, Outcome]:
+        """After a take-over: what the outside can prove about the attempt that was in flight."""
+        row = case.promises[action.promise]
+        again = reopened(
+            action,
+            attempt=row.attempt,
+            verdict_n=row.verdict_n,
+            revision="",
+            approval=row.approval,
+            deadline_seconds=effect_seconds_max,
+        )
+        if action.kind == "read":
+            return again, Outcome(
+                "error", error_class="lease_expired", message="the worker that read this is gone", retryable=True
+            )
+        outcome = self._registry.of(action.connector).look(again)
+        if outcome is None:
+            text = "the worker that did this is gone and the outside cannot prove whether it happened"
+            return again, Outcome("unknown", error_class="lease_expired", message=text)
+        return again, outcome
+
+    def settle(
+        self, case: Case, granted: Permit, outcome: Outcome, *, how: str, person: str = "", keep: bool = True
+    ) -> Receipt:
+        """Record the receipt and what it means for the run: the step goes on, is tried again, ends, or waits for a person."""
+        action, name = granted.action, case.promise_id(granted.action.promise)
+        receipt = self._receipt(case, granted, outcome, how, person)
+        case.put_receipt(receipt)
+        self._note(case, receipt, how, person)
+        if receipt.status == "ok":
+            case.finish(action.promise, ok=True, value=dict(outcome.result))
+            case.put_work("", "advance", keep=keep)
+            return receipt
+        if receipt.status == "unknown":
+            case.touch(action.promise, state="unknown", last_error=f"{outcome.error_class}: {outcome.message}"[:500])
+            case.put_work(action.promise, "execute", parked=True)
+            case.posts.append(
+                (
+                    "unknown",
+                    action.promise,
+                    {"run": case.origin.run, "approval": case.promises[action.promise].approval},
+                )
+            )
+            return receipt
+        delay = self._delay(case, granted, outcome, immediate=how != "performed")
+        if delay is None:
+            case.finish(action.promise, ok=False, error_class=outcome.error_class or "failed", message=outcome.message)
+            case.put_work("", "advance", keep=keep)
+            return receipt
+        at = case.now + datetime.timedelta(seconds=delay)
+        case.accept(Retrying(name, granted.attempt, outcome.error_class, int(at.timestamp() * 1_000_000)))
+        case.note(
+            "effect.retried",
+            {
+                "promise": action.promise,
+                "attempt": granted.attempt,
+                "error_class": outcome.error_class,
+                "retry_at": stamp(at),
+            },
+        )
+        case.touch(
+            action.promise,
+            state="failed_retryable",
+            last_error=f"{outcome.error_class}: {outcome.message}"[:500],
+            next_eligible_at=at,
+        )
+        case.state = "failed_retryable"
+        case.put_work(action.promise, "judge", wait_seconds=delay)
+        return receipt
+
+    def reuse(
+        self, case: Case, action: Action, run: str, body: bytes, signature: bytes, key_id: str, result: dict[str, str]
+    ) -> None:
+        """The effect happened already under this key: its receipt is this step's result, shown as such."""
+        receipt = self._read(action.tenant, body, signature, key_id)
+        case.note(
+            "effect.reused",
+            {
+                "promise": action.promise, "key_sha256": self._key(action), "action_sha256": action.digest.hex(),
+                "receipt_sha256": receipt.sha256.hex(), "run": run,
+            },
+        )  # fmt: skip
+        case.finish(action.promise, ok=True, value=result)
+        case.put_work("", "advance", keep=True)
+
+    def _receipt(self, case: Case, granted: Permit, outcome: Outcome, how: str, person: str) -> Receipt:
+        tenant = granted.action.tenant
+        signer = self._signer(tenant)
+        n = case.receipts_n.get((granted.key, granted.attempt), 0) + 1
+        receipt = write(
+            granted, outcome, n=n, at=stamp(case.now), executor=self._executor, key_id=signer.key_id, sign=signer.sign,
+            resolved_by=person, how=how,
+        )  # fmt: skip
+        return self._read(tenant, receipt.body, receipt.signature, receipt.key_id)
+
+    def _read(self, tenant: str, body: bytes, signature: bytes, key_id: str) -> Receipt:
+        return read(body, signature, key_id, lambda key, data, given: self._verify(tenant, key, data, given))
+
+    def _note(self, case: Case, receipt: Receipt, how: str, person: str) -> None:
+        body = {
+            "promise": receipt.origin.promise, "attempt": receipt.attempt, "n": receipt.n,
+            "key_sha256": hashed(self._hash_key(receipt.tenant), "effect-key", receipt.key), "action_sha256": receipt.action_sha256,
+            "receipt_sha256": receipt.sha256.hex(), "signed_by": receipt.key_id,
+        }  # fmt: skip
+        if receipt.status == "unknown":
+            case.note("effect.unknown", body)
+        elif person:
+            case.note("effect.resolved", {**body, "how": "happened" if receipt.status == "ok" else "did_not", "person": person},
+                      actor={"type": "person", "id": person})  # fmt: skip
+        else:
+            case.note("effect.receipted", {**body, "status": receipt.status})
+
+    def _delay(self, case: Case, granted: Permit, outcome: Outcome, *, immediate: bool) -> float | None:
+        row = case.promises[granted.action.promise]
+        invoke = case.history.invoke(case.promise_id(row.promise))
+        assert invoke is not None
+        attempts_max = proposal_from(case.payloads[reference_of(invoke.scheduled.input)]).max_attempts
+        left = (row.deadline_at - case.now).total_seconds() if row.deadline_at else 3600.0
+        delay = next_delay(
+            replace(outcome, retryable=True) if immediate else outcome,
+            granted.attempt,
+            attempts_max,
+            self._chance(),
+            left,
+        )
+        return 0.0 if delay is not None and immediate else delay
+
+    def _key(self, action: Action) -> str:
+        return hashed(self._hash_key(action.tenant), "effect-key", action.key)

@@ -1,0 +1,268 @@
+"""Judge: look at the world, put the question to policy, and say what follows: do it, ask people, wait, or no."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from engine.errors import CallerError
+from engine.gate import approval as gate
+from engine.gate.action import Action, Field, Target, effect_key
+from engine.gate.permit import Judgement, Release
+from engine.gate.question import Grant, People, ask, moment, request_id
+from engine.gate.receipt import Outcome
+from engine.gate.retry import fault_delay
+from engine.gate.verdict import Judged, Policy, judge
+from engine.kernel import proposal_from, reference_of
+from engine.program.interpreter import Propose
+from governance.connectors.registry import CannotLook, Registry
+from governance.keys import hashed
+from governance.store.approvals import Recorded
+from governance.store.around import Around
+from governance.store.case import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What was found out about one promise without changing anything: the complete action and the verdict on it."""
+
+    promise: str
+    proposal: Propose
+    action: Action | None
+    judged: Judged | None
+    cannot: Outcome | None = None
+    reuse: tuple[str, bytes, bytes, str] | None = None  # run, envelope, signature, key id of an earlier success
+    held_by: str = ""  # the run whose intent already holds this effect key
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """The gate is passed: what the intent needs."""
+
+    action: Action
+    judgement: Judgement
+    release: Release | None
+    spec_kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """People must see this first."""
+
+    action: Action
+    judged: Judged
+    verdict_n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """The effect happened already under this key."""
+
+    action: Action
+    run: str
+    body: bytes
+    signature: bytes
+    key_id: str
+
+
+class Judge:
+    """The hands of this stage: connectors to look with, policies to ask, and chance for request ids and jitter."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        instance_of: Callable[[str, str], str],
+        policy_of: Callable[[str, str], Policy],
+        hash_key: Callable[[str], bytes],
+        success_of: Callable[[str, str], tuple[str, bytes, bytes, str] | None],
+        holder_of: Callable[[str, str], tuple[str, str] | None],
+        random_bytes: Callable[[int], bytes],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._registry = registry
+        self._instance_of = instance_of
+        self._policy_of = policy_of
+        self._hash_key = hash_key
+        self._success_of = success_of
+        self._holder_of = holder_of
+        self._random_bytes = random_bytes
+        self._monotonic = monotonic
+
+    def opinion(self, case: Case, around: Around, promise: str, found: Recorded | None) -> Opinion:
+        """Read the world, look for an earlier success, ask policy. Nothing is changed anywhere."""
+        invoke = case.history.invoke(case.promise_id(promise))
+        assert invoke is not None
+        proposal = proposal_from(case.payloads[reference_of(invoke.scheduled.input)])
+        try:
+            action = self._action(case, promise, proposal)
+        except CannotLook as error:
+            return Opinion(promise, proposal, None, None, cannot=error.outcome)
+        reuse = self._success_of(action.tenant, action.key)
+        if reuse is not None:
+            return Opinion(promise, proposal, action, None, reuse=reuse)
+        holder = self._holder_of(action.tenant, action.key)
+        if holder is not None and holder != (action.run, action.promise):
+            return Opinion(promise, proposal, action, None, held_by=holder[0])
+        row = case.promises[promise]
+        again = found is not None or row.attempt > 0
+        question = ask(
+            action, request=request_id(self._random_bytes(16)), purpose="recheck" if again else "enforce",
+            facts=around.facts(case, row), usage=replace(around.usage, writes_this_run=case.writes),
+            at=moment(around.now.astimezone(datetime.UTC), "UTC"), people=People(around.groups, frozenset(case.origin.lineage)),
+            tenant_key=self._hash_key(action.tenant), grant=_grant(found, action), freeze=around.freeze,
+        )  # fmt: skip
+        judged = judge(
+            question,
+            self._policy_of(action.tenant, around.revision),
+            accepted=(around.revision,),
+            monotonic=self._monotonic,
+        )
+        return Opinion(promise, proposal, action, judged)
+
+    def _action(self, case: Case, promise: str, proposal: Propose) -> Action:
+        o = case.origin
+        try:
+            spec = self._registry.spec(proposal.connector, proposal.operation)
+            instance = self._instance_of(o.tenant, proposal.connector)
+        except CallerError as error:
+            raise CannotLook(Outcome("rejected", error_class=error.code, message=str(error))) from None
+        given = proposal.fields
+        fields = []
+        for declared in spec.fields:
+            if declared.name not in given:
+                continue
+            value = given[declared.name]
+            if len(value) > declared.chars_max:
+                text = f"{declared.name} has {len(value)} characters; at most {declared.chars_max} may be sent"
+                raise CannotLook(Outcome("rejected", error_class="field_too_long", message=text))
+            fields.append(Field(declared.name, "clear" if value == "" else declared.op, value, declared.classification))
+        target = Target(proposal.connector, proposal.target["type"], proposal.target["id"], instance)
+        key = effect_key(spec, target, tuple(fields), str(case.promise_id(promise)), proposal.key)
+        action = Action(
+            tenant=o.tenant, workspace=o.workspace, run=o.run, promise=promise, step=proposal.step_id, workflow=o.workflow, version=o.version,
+            definition=o.definition.hex(), connector=spec.connector, operation=spec.operation, kind=spec.kind, risk=proposal.risk,
+            reversible=spec.reversible, reversal=spec.reversal, target=target, fields=tuple(fields), amount_minor=proposal.amount_minor,
+            currency=proposal.currency, preconditions=(), key=key, summary=spec.summary,
+        )  # fmt: skip
+        seen = self._registry.of(spec.connector).observe(action)
+        return replace(action, preconditions=tuple(sorted(seen.items())))
+
+    def record(
+        self, case: Case, around: Around, opinion: Opinion, found: Recorded | None, faults: int
+    ) -> Go | Ask | Reuse | None:
+        """Write down the opinion and say what follows; None when the step is over or waits for another try."""
+        promise, action = opinion.promise, opinion.action
+        row = case.promises[promise]
+        if row.deadline_at is None:
+            row.deadline_at = case.now + datetime.timedelta(seconds=opinion.proposal.deadline_s)
+            case.changed.add(promise)
+        if opinion.cannot is not None or action is None:
+            assert opinion.cannot is not None
+            self._stuck(
+                case, promise, opinion.cannot.error_class, opinion.cannot.message, opinion.cannot.retryable, faults
+            )
+            return None
+        self._propose(case, promise, action)
+        if opinion.reuse is not None:
+            return Reuse(action, *opinion.reuse)
+        if opinion.held_by:
+            text = f"run {opinion.held_by} holds the intent of the same effect"
+            self._stuck(case, promise, "effect_in_progress", text, True, faults)
+            return None
+        assert opinion.judged is not None
+        verdict = opinion.judged.verdict
+        n = self._note_verdict(case, promise, opinion.judged)
+        case.touch(promise, verdict_n=n)
+        if verdict.effect == "deny":
+            reason = verdict.reasons[0] if verdict.reasons else None
+            code = f"policy_{verdict.deny_kind or 'denied'}" if verdict.deny_kind == "fault" else "policy_denied"
+            text = "; ".join(f"{r.code}: {r.message}" for r in verdict.reasons) if reason else "policy denied this"
+            self._stuck(case, promise, code, text, verdict.retryable, faults)
+            return None
+        return self._gate(case, around, action, opinion.judged, n, found)
+
+    def _gate(
+        self, case: Case, around: Around, action: Action, judged: Judged, n: int, found: Recorded | None
+    ) -> Go | Ask:
+        v = judged.verdict
+        judgement = Judgement(n, v.effect, v.action_sha256, v.keys, v.tier, v.policy_revision)
+        if found is None:
+            return Go(action, judgement, None, action.kind) if v.effect == "allow" else Ask(action, judged, n)
+        people = {name: _person(around, name) for name in around.profiles}
+        if found.asked.action_digest == action.digest and gate.stands(found.asked, v, found.votes, people, case.now):
+            persons = gate.standing(found.asked, found.votes, people, case.now)
+            release = Release(found.asked.id, action.digest, persons, found.asked.keys, found.asked.tier)
+            return Go(action, judgement, release, action.kind)
+        # The world moved under the keys, or policy wants more than they give: people look again, even where a plain
+        # allow would do now, because what they agreed to is not what would run.
+        return Ask(action, judged, n)
+
+    def _propose(self, case: Case, promise: str, action: Action) -> None:
+        row = case.promises[promise]
+        if row.rev and row.key == action.key and self._same(case, promise, action):
+            return
+        rev = row.rev + 1
+        case.put_action(action, rev)
+        case.touch(promise, rev=rev, key=action.key, kind=action.kind)
+        key = self._hash_key(action.tenant)
+        case.note(
+            "action.proposed",
+            {
+                "promise": promise, "rev": rev, "step": action.step, "connector": action.connector, "operation": action.operation,
+                "kind": action.kind, "risk": action.risk, "reversible": action.reversible, "target_type": action.target.type,
+                "target": hashed(key, "target", action.target.id), "key_sha256": hashed(key, "effect-key", action.key),
+                "action_sha256": action.digest.hex(),
+            },
+        )  # fmt: skip
+
+    def _same(self, case: Case, promise: str, action: Action) -> bool:
+        return case.action_digests.get(promise) == action.digest
+
+    def _note_verdict(self, case: Case, promise: str, judged: Judged) -> int:
+        v = judged.verdict
+        n = case.put_verdict(promise, judged)
+        case.note(
+            "verdict.given",
+            {
+                "promise": promise, "n": n, "purpose": v.purpose, "effect": v.effect, "deny_kind": v.deny_kind, "retryable": v.retryable,
+                "tier": v.tier, "keys": v.keys, "counts": [[g, c] for g, c in v.counts], "groups": list(v.groups),
+                "expires_in_s": v.expires_in_s, "reasons": [r.code for r in v.reasons], "action_sha256": v.action_sha256,
+                "policy_revision": v.policy_revision, "engine": v.engine, "engine_version": v.engine_version,
+                "input_sha256": v.input_sha256, "findings_sha256": v.findings_sha256,
+            },
+            commit=(v.input_sha256, v.findings_sha256),
+        )  # fmt: skip
+        return n
+
+    def _stuck(self, case: Case, promise: str, code: str, text: str, retryable: bool, faults: int) -> None:
+        """A doubt that may pass is waited out without using an attempt, until the deadline; anything else ends the step."""
+        row = case.promises[promise]
+        delay = fault_delay(faults, self._random_bytes(1)[0] / 256)
+        at = case.now + datetime.timedelta(seconds=delay)
+        if retryable and row.deadline_at is not None and at < row.deadline_at:
+            case.touch(promise, state="failed_retryable", last_error=f"{code}: {text}"[:500], next_eligible_at=at)
+            case.state = "failed_retryable"
+            case.put_work(promise, "judge", wait_seconds=delay, faults=faults + 1)
+        else:
+            case.finish(promise, ok=False, error_class=code, message=text)
+            case.put_work("", "advance", keep=True)
+
+
+def _person(around: Around, name: str) -> gate.Person:
+    p = around.profiles[name]
+    return gate.Person(
+        id=name, level=1 if p.read_only else p.level, active=p.active, kind=p.kind, groups=frozenset(p.groups)
+    )
+
+
+def _grant(found: Recorded | None, action: Action) -> Grant:
+    if found is None or found.asked.status != "approved":
+        return Grant()
+    keys = {vote.person for vote in found.votes if vote.kind == "key"}
+    return Grant(
+        present=True, id=found.asked.id, tier=found.asked.tier, distinct_approvers=len(keys), two_person_met=len(keys) >= 2,
+        policy_revision=found.verdict.policy_revision, action_sha256=found.asked.action_digest.hex(),
+        expires_ms=int(found.asked.expires_at.timestamp() * 1000),
+    )  # fmt: skip

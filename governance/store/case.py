@@ -1,0 +1,241 @@
+"""A run in hand: what is known of it, and the verbs by which one decision adds to it before its single commit."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.canonical import jcs
+from engine.errors import TwokeysError
+from engine.gate.action import Action
+from engine.gate.receipt import Receipt
+from engine.gate.verdict import Judged
+from engine.ids import PromiseId, promise_of
+from engine.journal.history import History
+from engine.kernel import Finished, News, Started, accept
+from engine.ledger.entries import Fact, build
+from engine.program.snapshot import Frame
+
+SYSTEM = {"type": "system", "id": "twokeys"}
+
+
+class FenceLost(TwokeysError):
+    """Nobody must act: another worker holds this work now, and what this one did late changes nothing."""
+
+    code = "fence_lost"
+
+
+@dataclass(slots=True)
+class Promise:
+    """The projection of one operation of a run: what pages and the step view show of it."""
+
+    promise: str
+    step: str
+    step_index: int
+    tool: str
+    key: str
+    kind: str
+    state: str
+    attempt: int = 0
+    rev: int = 0
+    approval: str = ""
+    verdict_n: int = 0
+    last_error: str = ""
+    next_eligible_at: datetime.datetime | None = None
+    deadline_at: datetime.datetime | None = None
+    result: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a run is, fixed at its start."""
+
+    tenant: str
+    run: str
+    workspace: str
+    workflow: str
+    version: str
+    definition: bytes
+    trigger_type: str
+    trigger_ref: str
+    started_by: str
+    on_behalf_of: str
+    owner: str
+    salt_key: bytes
+    input: bytes
+    created_at: datetime.datetime
+
+    @property
+    def lineage(self) -> dict[str, str]:
+        """Who can never hold a key for this run's actions, and why; the requester's reason wins over the others."""
+        found = {self.owner: "owner"}
+        if self.on_behalf_of:
+            found[self.on_behalf_of] = "on_behalf_of"
+        found[self.started_by] = "requester"
+        return found
+
+
+@dataclass(slots=True)
+class Case:
+    """One run: what the database holds, and what this decision adds to it."""
+
+    origin: Origin
+    history: History
+    frame: Frame | None
+    promises: dict[str, Promise]
+    payloads: dict[bytes, bytes]
+    chain_seq: int
+    chain_head: bytes
+    writes: int
+    cancel_requested: bool
+    ended: bool
+    now: datetime.datetime
+    base_events: int
+    base_chain: int
+    verdicts_n: dict[str, int]
+    receipts_n: dict[tuple[str, int], int]
+    action_digests: dict[str, bytes]  # of the newest proposal of each promise
+    # what the next commit adds
+    built: list[tuple[int, bytes, bytes]] = field(default_factory=list)
+    new_payloads: dict[bytes, bytes] = field(default_factory=dict)
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    work_done: list[tuple[str, str]] = field(default_factory=list)
+    posts: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    approval_status: dict[str, str] = field(default_factory=dict)
+    state: str = "queued"
+
+    def note(
+        self, kind: str, body: Mapping[str, Any], *, actor: Mapping[str, str] | None = None, commit: Iterable[str] = ()
+    ) -> None:
+        """One more entry of this run's chain."""
+        fact = Fact(kind, dict(actor or SYSTEM), dict(body), tuple(commit))
+        data, leaf = build(fact, self.origin.tenant, self.origin.run, self.chain_seq, self.chain_head, self.now)
+        self.built.append((self.chain_seq, data, leaf))
+        self.chain_seq, self.chain_head = self.chain_seq + 1, leaf
+
+    def keep(self, digest: bytes, body: bytes) -> None:
+        """Store a payload file of this run."""
+        self.payloads[digest] = body
+        self.new_payloads[digest] = body
+
+    def touch(self, promise: str, **changes: Any) -> Promise:
+        """Change a promise's projection."""
+        found = self.promises[promise]
+        for name, value in changes.items():
+            setattr(found, name, value)
+        self.changed.add(promise)
+        return found
+
+    def add(self, table: str, **row: Any) -> None:
+        """Queue one row; the run and the tenant are filled in."""
+        self.rows.setdefault(table, []).append(row)
+
+    def put_work(
+        self,
+        item: str,
+        stage: str,
+        *,
+        wait_seconds: float = 0,
+        faults: int = 0,
+        parked: bool = False,
+        keep: bool = False,
+    ) -> None:
+        """Hand over to a stage; `keep` leases the item to whoever commits this, so that it goes on without a claim."""
+        state = "leased" if keep else "parked" if parked else "ready"
+        self.add(
+            "work",
+            item=item,
+            stage=stage,
+            workspace=self.origin.workspace,
+            wait=wait_seconds,
+            faults=faults,
+            state=state,
+        )
+
+    def put_action(self, action: Action, rev: int) -> None:
+        """A proposal as complete as it will be judged, asked and run."""
+        self.action_digests[action.promise] = action.digest
+        self.add("action", promise=action.promise, rev=rev, digest=action.digest, body=action.body)
+
+    def put_verdict(self, promise: str, judged: Judged) -> int:
+        """Record a verdict; its number names it from now on."""
+        v = judged.verdict
+        n = self.verdicts_n.get(promise, 0) + 1
+        self.verdicts_n[promise] = n
+        self.add(
+            "verdict", promise=promise, n=n, purpose=v.purpose, effect=v.effect, action_digest=bytes.fromhex(v.action_sha256),
+            revision=v.policy_revision, body=jcs(v.to_value()), input=judged.input_bytes, findings=judged.findings_bytes,
+        )  # fmt: skip
+        return n
+
+    def put_receipt(self, receipt: Receipt) -> None:
+        """Record what an attempt came to."""
+        self.receipts_n[(receipt.key, receipt.attempt)] = receipt.n
+        self.add(
+            "receipt", key=receipt.key, attempt=receipt.attempt, n=receipt.n, promise=receipt.origin.promise, status=receipt.status,
+            action_digest=bytes.fromhex(receipt.action_sha256), body=receipt.body, signature=receipt.signature, key_id=receipt.key_id,
+        )  # fmt: skip
+
+    @property
+    def micros(self) -> int:
+        """The case's database time as journal entries carry it."""
+        return int(self.now.timestamp() * 1_000_000)
+
+    def promise_id(self, promise: str) -> PromiseId:
+        """The full id of a promise of this run."""
+        return promise_of(self.origin.run, promise)
+
+    def accept(self, news: News) -> None:
+        """Append news to the journal and keep its payloads."""
+        for kept in accept(self.history, news, self.origin.salt_key, self.micros):
+            self.keep(kept.commit, kept.body)
+
+    def finish(self, promise: str, *, ok: bool, value: Any = None, error_class: str = "", message: str = "") -> None:
+        """The operation has its result for ever; an operation that never started is started and ended in one commit, without an intent."""
+        found = self.promises[promise]
+        name = self.promise_id(promise)
+        invoke = self.history.invoke(name)
+        assert invoke is not None
+        attempt = invoke.attempt
+        if invoke.phase != "started":
+            attempt += 1
+            self.accept(Started(name, attempt))
+        self.accept(Finished(name, attempt, ok, value, error_class, message))
+        if ok:
+            self.note("step.completed", {"promise": promise, "step": found.step})
+        else:
+            self.note("step.failed", {"promise": promise, "step": found.step, "error_class": error_class})
+        self.touch(
+            promise, state="succeeded" if ok else "failed_terminal", attempt=attempt, next_eligible_at=None,
+            last_error="" if ok else f"{error_class}: {message}"[:500],
+        )  # fmt: skip
+        self.state = "running"
+
+    def close(self, state: str) -> None:
+        """The run is over: its last entry counts itself, nothing of it waits any more, and the seal is due."""
+        self.state, self.ended = state, True
+        for promise in self.promises.values():
+            if promise.state not in ("succeeded", "failed_terminal", "canceled"):
+                self.touch(promise.promise, state="canceled")
+        head, version = self.history.head.hex(), self.history.version
+        self.note(
+            "run.closed",
+            {"status": state, "entries": self.chain_seq + 1, "journal_version": version, "journal_head": head},
+        )
+        self.put_work("", "seal")
+
+    def committed(self) -> None:
+        """Everything is stored: the next decision on this case starts clean."""
+        self.history.saved()
+        self.base_events, self.base_chain = self.history.version, self.chain_seq
+        self.built, self.new_payloads, self.rows, self.changed = [], {}, {}, set()
+        self.work_done, self.posts, self.approval_status = [], [], {}
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is anything to commit."""
+        return bool(self.built or self.rows or self.changed or self.work_done or self.posts or self.approval_status
+                    or self.history.version != self.base_events)  # fmt: skip
