@@ -16,66 +16,66 @@ GENESIS = bytes(32)
 ACTOR_TYPES = ("person", "system", "service")
 
 
-def _keys(text: str) -> tuple[str, ...]:
+def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
 # One type of fact per line, dotted and past tense, with exactly the keys of its body.
 CATALOGUE: dict[str, tuple[str, ...]] = {
-    "run.queued": _keys("workflow version definition_sha256 trigger_type trigger_ref workspace input_sha256"),
-    "run.started": _keys("journal_version"),
-    "action.proposed": _keys(
+    "run.queued": _words("workflow version definition_sha256 trigger_type trigger_ref workspace input_sha256"),
+    "run.started": _words("journal_version"),
+    "action.proposed": _words(
         "promise rev step connector operation kind risk reversible target_type target key_sha256 action_sha256"
     ),
-    "verdict.given": _keys(
+    "verdict.given": _words(
         "promise n purpose effect deny_kind retryable tier keys counts groups expires_in_s reasons "
         "action_sha256 policy_revision engine engine_version input_sha256 findings_sha256"
     ),
-    "approval.asked": _keys(
+    "approval.asked": _words(
         "approval promise action_sha256 card_sha256 tier keys counts groups expires_at lineage "
         "verdict_n policy_revision"
     ),
-    "key.given": _keys(
+    "key.given": _words(
         "approval person level groups action_sha256 card_sha256 card_rev policy_revision blocks_sha256 via given needed"
     ),
-    "key.refused": _keys("approval person code via count"),
-    "approval.released": _keys("approval promise action_sha256 persons"),
-    "approval.rejected": _keys("approval promise action_sha256 person reason_sha256"),
-    "approval.expired": _keys("approval promise action_sha256"),
-    "approval.canceled": _keys("approval promise action_sha256 why"),
-    "effect.intended": _keys("promise attempt key_sha256 action_sha256 verdict_n approval policy_revision"),
-    "effect.receipted": _keys("promise attempt n status key_sha256 action_sha256 receipt_sha256 signed_by"),
-    "effect.unknown": _keys("promise attempt n key_sha256 action_sha256 receipt_sha256 signed_by"),
-    "effect.resolved": _keys("promise attempt n how person key_sha256 action_sha256 receipt_sha256 signed_by"),
-    "effect.retried": _keys("promise attempt error_class retry_at"),
-    "effect.reused": _keys("promise key_sha256 action_sha256 receipt_sha256 run"),
-    "step.completed": _keys("promise step"),
-    "step.failed": _keys("promise step error_class"),
-    "cancel.requested": _keys("person reason_sha256"),
-    "run.closed": _keys("status entries journal_version journal_head"),
-    "evidence.sealed": _keys("sha256 size key version_id"),
-    "evidence.downloaded": _keys("sha256 person"),
-    "template.created": _keys("name version definition_sha256"),
-    "template.activated": _keys("name version definition_sha256"),
-    "template.archived": _keys("name version definition_sha256"),
-    "person.added": _keys("person level kind"),
-    "person.linked": _keys("person identity_kind identity_sha256"),
-    "person.deactivated": _keys("person"),
-    "group.changed": _keys("group person change"),
-    "tenant.created": _keys("tenant"),
-    "policy.activated": _keys("revision bundle_sha256"),
-    "key.created": _keys("purpose key_id"),
+    "key.refused": _words("approval person code via count"),
+    "approval.released": _words("approval promise action_sha256 persons"),
+    "approval.rejected": _words("approval promise action_sha256 person reason_sha256"),
+    "approval.expired": _words("approval promise action_sha256"),
+    "approval.canceled": _words("approval promise action_sha256 why"),
+    "effect.intended": _words("promise attempt key_sha256 action_sha256 verdict_n approval policy_revision"),
+    "effect.receipted": _words("promise attempt n status key_sha256 action_sha256 receipt_sha256 signed_by"),
+    "effect.unknown": _words("promise attempt n key_sha256 action_sha256 receipt_sha256 signed_by"),
+    "effect.resolved": _words("promise attempt n how person key_sha256 action_sha256 receipt_sha256 signed_by"),
+    "effect.retried": _words("promise attempt error_class retry_at"),
+    "effect.reused": _words("promise key_sha256 action_sha256 receipt_sha256 run"),
+    "step.completed": _words("promise step"),
+    "step.failed": _words("promise step error_class"),
+    "cancel.requested": _words("person reason_sha256"),
+    "run.closed": _words("status entries journal_version journal_head"),
+    "evidence.sealed": _words("sha256 size key version_id"),
+    "evidence.downloaded": _words("sha256 person"),
+    "template.created": _words("name version definition_sha256"),
+    "template.activated": _words("name version definition_sha256"),
+    "template.archived": _words("name version definition_sha256"),
+    "person.added": _words("person level kind"),
+    "person.linked": _words("person identity_kind identity_sha256"),
+    "person.deactivated": _words("person"),
+    "group.changed": _words("group person change"),
+    "tenant.created": _words("tenant"),
+    "policy.activated": _words("revision bundle_sha256"),
+    "key.created": _words("purpose key_id"),
 }
 
 # What a body key holds; a key named in none of these holds text.
 _numbers = frozenset(
-    _keys("rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version")
+    _words("rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version")
 )
-_flags = frozenset(_keys("retryable reversible"))
-_text_lists = frozenset(_keys("groups reasons persons"))
+_flags = frozenset(_words("retryable reversible"))
+_text_lists = frozenset(_words("groups reasons persons"))
 
-_entry_keys = frozenset(_keys("v tenant chain chain_seq prev at type actor body commit"))
-_hex64 = re.compile(r"[0-9a-f]{64}")
+_entry_keys = frozenset(_words("v tenant chain chain_seq prev at type actor body commit"))
+_entry_digest = re.compile(r"[0-9a-f]{64}")
 _tenant = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _chain = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
 _at = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
@@ -121,31 +121,31 @@ def build(fact: Fact, tenant: str, chain: str, chain_seq: int, prev: bytes, at: 
         "body": fact.body,
         "commit": list(fact.commit),
     }
-    _check(value)
+    _check_entry(value)
     try:
         data = jcs(value)
     except CallerError as error:
-        _bad("entry-noncanonical", f"{fact.type}: {error.reason}")
+        _bad_entry("entry-noncanonical", f"{fact.type}: {error.reason}")
     if len(data) > entry_bytes_max:
-        _bad("entry-size", f"{fact.type} has {len(data)} bytes; an entry has at most {entry_bytes_max}")
+        _bad_entry("entry-size", f"{fact.type} has {len(data)} bytes; an entry has at most {entry_bytes_max}")
     return data, leaf_hash(data)
 
 
-def read(data: bytes) -> Entry:
+def read_entry(data: bytes) -> Entry:
     """The entry these bytes hold; anything but the canonical bytes of a catalogued fact is refused."""
     if len(data) > entry_bytes_max:
-        _bad("entry-size", f"{len(data)} bytes; an entry has at most {entry_bytes_max}")
+        _bad_entry("entry-size", f"{len(data)} bytes; an entry has at most {entry_bytes_max}")
     try:
         value = read_json(data, bytes_max=entry_bytes_max)
     except CallerError as error:
-        _bad("entry-parse", error.reason)
-    _check(value)
+        _bad_entry("entry-parse", error.reason)
+    _check_entry(value)
     try:
         canonical = jcs(value)
     except CallerError as error:
-        _bad("entry-noncanonical", error.reason)
+        _bad_entry("entry-noncanonical", error.reason)
     if canonical != data:
-        _bad("entry-noncanonical", "the bytes are not the canonical form of what they say")
+        _bad_entry("entry-noncanonical", "the bytes are not the canonical form of what they say")
     parts = {name: item for name, item in value.items() if name not in ("v", "commit")}
     return Entry(**parts, commit=tuple(value["commit"]), leaf=leaf_hash(data))
 
@@ -153,55 +153,55 @@ def read(data: bytes) -> Entry:
 def stamp(at: datetime) -> str:
     """UTC with six digits and a Z: fixed width, so that text order is time order."""
     if at.tzinfo is None:
-        _bad("entry-time", "a time without a zone says nothing")
+        _bad_entry("entry-time", "a time without a zone says nothing")
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
 
 
 def instant(text: str) -> datetime:
     """The moment that a stamp names."""
     if not _at.fullmatch(text):
-        _bad("entry-time", f"{text[:40]!r} is not a time like 2026-08-21T10:11:12.345678Z")
+        _bad_entry("entry-time", f"{text[:40]!r} is not a time like 2026-08-21T10:11:12.345678Z")
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        _bad("entry-time", f"{text!r} is not a moment of the calendar")
+        _bad_entry("entry-time", f"{text!r} is not a moment of the calendar")
 
 
-def _check(value: Any) -> None:
+def _check_entry(value: Any) -> None:
     if type(value) is not dict or set(value) != _entry_keys:
-        _bad("entry-shape", f"an entry has exactly the keys {', '.join(sorted(_entry_keys))}")
+        _bad_entry("entry-shape", f"an entry has exactly the keys {', '.join(sorted(_entry_keys))}")
     if type(value["v"]) is not int or value["v"] != 1:
-        _bad("entry-shape", "the version of an entry is 1")
-    _check_text(value["tenant"], _tenant, "tenant")
-    _check_text(value["chain"], _chain, "chain")
+        _bad_entry("entry-shape", "the version of an entry is 1")
+    _check_written(value["tenant"], _tenant, "tenant")
+    _check_written(value["chain"], _chain, "chain")
     if type(value["chain_seq"]) is not int or value["chain_seq"] < 0:
-        _bad("entry-shape", "chain_seq counts from 0")
-    _check_text(value["prev"], _hex64, "prev")
-    _check_text(value["at"], _at, "at")
+        _bad_entry("entry-shape", "chain_seq counts from 0")
+    _check_written(value["prev"], _entry_digest, "prev")
+    _check_written(value["at"], _at, "at")
     instant(value["at"])
     actor = value["actor"]
     if type(actor) is not dict or set(actor) != {"type", "id"} or actor["type"] not in ACTOR_TYPES:
-        _bad("entry-shape", "the actor is {type: person|system|service, id}")
+        _bad_entry("entry-shape", "the actor is {type: person|system|service, id}")
     if type(actor["id"]) is not str:
-        _bad("entry-shape", "the actor's id is text")
+        _bad_entry("entry-shape", "the actor's id is text")
     if type(value["commit"]) is not list:
-        _bad("entry-shape", "commit is a list")
+        _bad_entry("entry-shape", "commit is a list")
     for commitment in value["commit"]:
-        _check_text(commitment, _hex64, "commitment")
+        _check_written(commitment, _entry_digest, "commitment")
     check_body(value["type"], value["body"])
 
 
 def check_body(kind: Any, body: Any) -> None:
     """Return when the body has exactly the keys of its type and each holds what its name says; raise otherwise."""
     if type(kind) is not str or kind not in CATALOGUE:
-        _bad("entry-type", f"{str(kind)[:60]!r} is not in the catalogue of entries")
+        _bad_entry("entry-type", f"{str(kind)[:60]!r} is not in the catalogue of entries")
     if type(body) is not dict or set(body) != set(CATALOGUE[kind]):
         given = set(body) if type(body) is dict else set()
         wrong = sorted(str(name) for name in given ^ set(CATALOGUE[kind]))
-        _bad("entry-body", f"{kind}: missing or unknown keys: {', '.join(wrong)}")
+        _bad_entry("entry-body", f"{kind}: missing or unknown keys: {', '.join(wrong)}")
     for name, item in body.items():
         if not _holds(name, item):
-            _bad("entry-body", f"{kind}: {name} does not hold what its name says")
+            _bad_entry("entry-body", f"{kind}: {name} does not hold what its name says")
 
 
 def _holds(name: str, item: Any) -> bool:
@@ -220,7 +220,7 @@ def _holds(name: str, item: Any) -> bool:
     if type(item) is not str:
         return False
     if name.endswith("sha256") or name == "journal_head":
-        return not item or _hex64.fullmatch(item) is not None
+        return not item or _entry_digest.fullmatch(item) is not None
     return True
 
 
@@ -233,10 +233,10 @@ def _is_ancestor(item: Any) -> bool:
     return type(item) is dict and set(item) == {"person", "why"} and all(type(part) is str for part in item.values())
 
 
-def _check_text(item: Any, pattern: re.Pattern[str], what: str) -> None:
+def _check_written(item: Any, pattern: re.Pattern[str], what: str) -> None:
     if type(item) is not str or not pattern.fullmatch(item):
-        _bad("entry-shape", f"{str(item)[:60]!r} is not a {what}")
+        _bad_entry("entry-shape", f"{str(item)[:60]!r} is not a {what}")
 
 
-def _bad(code: str, reason: str) -> NoReturn:
+def _bad_entry(code: str, reason: str) -> NoReturn:
     raise BrokenLedger(reason, code=code)

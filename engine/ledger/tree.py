@@ -108,7 +108,7 @@ class Tree:
         path: list[bytes] = []
         low, high = 0, size
         while high - low > 1:
-            middle = low + _split(high - low)
+            middle = low + _split_size(high - low)
             if index < middle:
                 path.append(self._range(middle, high))
                 high = middle
@@ -128,7 +128,7 @@ class Tree:
         path: list[bytes] = []
         low, high, whole = 0, new, True
         while old != high:
-            middle = low + _split(high - low)
+            middle = low + _split_size(high - low)
             if old <= middle:
                 path.append(self._range(middle, high))
                 high = middle
@@ -149,7 +149,7 @@ class Tree:
         level = (high - low - 1).bit_length()
         if high - low == 1 << level and low % (high - low) == 0:
             return self._levels[level][low >> level]
-        middle = low + _split(high - low)
+        middle = low + _split_size(high - low)
         return node_hash(self._range(low, middle), self._range(middle, high))
 
 
@@ -202,7 +202,7 @@ def verify_consistency(old: int, new: int, old_root: bytes, new_root: bytes, pro
         raise BrokenLedger(f"the proof does not lead to the root of the tree of {new}", code="consistency")
 
 
-def _split(size: int) -> int:
+def _split_size(size: int) -> int:
     return 1 << ((size - 1).bit_length() - 1)
 
 

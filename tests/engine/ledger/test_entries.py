@@ -1,4 +1,4 @@
-"""Entries are built only from the catalogue, and only their canonical bytes are read back."""
+"""Entries are built only from the catalogue, and only their canonical bytes are read_entry back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.canonical import jcs
 from engine.errors import BrokenLedger
-from engine.ledger.entries import CATALOGUE, GENESIS, Fact, build, check_body, instant, read, stamp
+from engine.ledger.entries import CATALOGUE, GENESIS, Fact, build, check_body, instant, read_entry, stamp
 from engine.ledger.tree import leaf_hash
 
 AT = datetime(2026, 8, 21, 10, 11, 12, 345678, tzinfo=UTC)
@@ -34,13 +34,13 @@ def changed(**parts: Any) -> bytes:
 
 def refused(data: bytes) -> str:
     with pytest.raises(BrokenLedger) as caught:
-        read(data)
+        read_entry(data)
     return caught.value.code
 
 
 def test_what_is_built_is_what_is_read() -> None:
     data, leaf = build(KEY, "acme", "run-1", 3, b"\x01" * 32, AT)
-    entry = read(data)
+    entry = read_entry(data)
     assert (entry.tenant, entry.chain, entry.chain_seq, entry.prev) == ("acme", "run-1", 3, "01" * 32)
     assert (entry.type, entry.actor, entry.body, entry.commit) == (KEY.type, KEY.actor, KEY.body, ())
     assert entry.at == "2026-08-21T10:11:12.345678Z"
@@ -123,7 +123,7 @@ def test_unicode_forms_of_one_text_are_different_entries() -> None:
     composed = made(Fact("key.refused", KEY.actor, {**KEY.body, "person": "\u00e9"}))
     apart = made(Fact("key.refused", KEY.actor, {**KEY.body, "person": "e\u0301"}))
     assert leaf_hash(composed) != leaf_hash(apart)
-    assert read(composed).body["person"] == "\u00e9"
+    assert read_entry(composed).body["person"] == "\u00e9"
 
 
 NUMBERS = {"rev", "n", "keys", "expires_in_s", "verdict_n", "card_rev", "given", "needed", "count", "attempt", "level"}
@@ -167,5 +167,5 @@ def test_a_digest_is_64_hex_digits_or_empty() -> None:
 def test_any_text_and_number_comes_back_as_it_was(text: str, count: int) -> None:
     fact = Fact("key.refused", {"type": "system", "id": text}, {**KEY.body, "person": text, "count": count})
     data = made(fact)
-    assert read(data).body == fact.body
+    assert read_entry(data).body == fact.body
     assert data == rfc8785.dumps(json.loads(data))

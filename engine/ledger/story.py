@@ -1,0 +1,447 @@
+"""The rules that the entries of a run must obey together: what was done was proposed, judged, released and receipted.
+
+Nothing here trusts a summary. Verdicts are derived again from the recorded findings, and every release is counted again
+from the raw keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from engine.canonical import read_json
+from engine.errors import BrokenLedger, CallerError
+from engine.gate.reducer import (
+    Unfit,
+    check_findings,
+    keys_counted,
+    keys_needed,
+    reduce,
+    source_fault,
+    subject_of,
+)
+from engine.ledger.entries import Entry, instant
+
+approver_level_min = 4
+nothing_sha256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+settled_statuses = ("ok", "error", "timeout", "rejected")
+tiers_in_order = ("low", "med", "high")
+
+
+@dataclass(slots=True)
+class Asked:
+    """One request for approval as its entries tell it."""
+
+    body: dict[str, Any]
+    keys: dict[str, dict[str, Any]] = field(default_factory=dict)
+    state: str = "open"  # open | released | rejected | expired | canceled
+    persons: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Effect:
+    """One attempt at an effect as its entries tell it."""
+
+    body: dict[str, Any]
+    state: str = "open"  # open | receipted | retried | unknown | resolved
+
+
+class Story:
+    """Takes the entries in order and refuses the first that could not have happened."""
+
+    def __init__(
+        self,
+        documents: Mapping[str, bytes],
+        receipts: Mapping[str, dict[str, Any]],
+        started: frozenset[tuple[str, int]],
+    ) -> None:
+        self._documents = documents
+        self._receipts = receipts
+        self._started = started
+        self._tenant = self._run = ""
+        self._requester = ""
+        self._proposals: dict[str, dict[str, Any]] = {}
+        self._verdicts: dict[str, list[dict[str, Any]]] = {}
+        self._effects: dict[str, list[Effect]] = {}
+        self._receipt_n: dict[str, tuple[int, int]] = {}
+        self._done: set[str] = set()
+        self.approvals: dict[str, Asked] = {}
+        self.counts: dict[str, int] = {}
+        self.remarks: list[str] = []
+        self._rules: dict[str, Callable[[Entry], None]] = {
+            "run.queued": self._queued,
+            "action.proposed": self._proposed,
+            "verdict.given": self._judged,
+            "approval.asked": self._asked,
+            "key.given": self._key,
+            "key.refused": self._refused,
+            "approval.released": self._released,
+            "approval.rejected": self._ended,
+            "approval.expired": self._ended,
+            "approval.canceled": self._ended,
+            "effect.intended": self._intended,
+            "effect.receipted": self._receipted,
+            "effect.unknown": self._unknown,
+            "effect.resolved": self._resolved,
+            "effect.retried": self._retried,
+            "effect.reused": self._reused,
+            "step.completed": self._completed,
+            "run.closed": self._closed,
+        }
+
+    def take(self, entry: Entry) -> None:
+        """One more entry; raises BrokenLedger when it breaks a rule."""
+        self.counts[entry.type] = self.counts.get(entry.type, 0) + 1
+        rule = self._rules.get(entry.type)
+        if rule:
+            rule(entry)
+
+    # --- proposed and judged ---------------------------------------------------------------------------------------
+
+    def _queued(self, entry: Entry) -> None:
+        self._tenant, self._run = entry.tenant, entry.chain
+        self._requester = entry.actor["id"] if entry.actor["type"] == "person" else ""
+
+    def _proposed(self, entry: Entry) -> None:
+        body = entry.body
+        before = self._proposals.get(body["promise"])
+        if before and body["rev"] <= before["rev"]:
+            _broken("proposal-order", f"revision {body['rev']} of promise {body['promise']} follows {before['rev']}")
+        if not body["action_sha256"] or not body["key_sha256"]:
+            _broken("proposal-empty", "a proposal names its action and its effect key by their digests")
+        self._proposals[body["promise"]] = body
+
+    def _judged(self, entry: Entry) -> None:
+        body = entry.body
+        proposal = self._proposal_of(body)
+        given = self._verdicts.setdefault(body["promise"], [])
+        if given and body["n"] <= given[-1]["n"]:
+            _broken("verdict-order", f"verdict {body['n']} of promise {body['promise']} follows {given[-1]['n']}")
+        wanted = [digest for digest in (body["input_sha256"], body["findings_sha256"]) if digest]
+        if list(entry.commit) != wanted:
+            _broken("verdict-commit", "a verdict commits to exactly its input and its findings")
+        self._derive(body, proposal)
+        given.append(body)
+
+    def _derive(self, body: dict[str, Any], proposal: dict[str, Any]) -> None:
+        """The recorded findings must give the recorded verdict; doubt may only have become a denial."""
+        if body["effect"] not in ("allow", "deny", "needs_approval"):
+            _broken("verdict-effect", f"{body['effect'][:40]!r} is no effect")
+        if body["effect"] == "deny" and body["deny_kind"] == "fault":
+            return
+        document = self._document(body["input_sha256"], "input")
+        findings = self._document(body["findings_sha256"], "findings")
+        try:
+            subject = subject_of(document)
+            said = (document["action"]["sha256"], document["tenant"]["id"], document["run"]["id"])
+            checked = check_findings(findings)
+            differs = source_fault(checked, document["request"]["id"], body["action_sha256"], body["policy_revision"])
+        except (KeyError, TypeError, Unfit) as error:
+            _broken("verdict-documents", f"the documents of this verdict are not what policy reads and writes: {error}")
+        if differs:
+            _broken("verdict-echo", f"the findings do not answer this question: {differs}")
+        if said != (body["action_sha256"], self._tenant, self._run):
+            _broken("verdict-input", "the input document is about another action, run or tenant")
+        facts = {"kind": proposal["kind"], "risk_tier": proposal["risk"], "reversible": proposal["reversible"]}
+        if subject != facts:
+            _broken("verdict-input", "the input document describes the action otherwise than the proposal")
+        ruling = reduce(findings, subject)
+        derived = {
+            "effect": ruling["effect"],
+            "deny_kind": ruling["deny_kind"],
+            "tier": ruling["tier"],
+            "keys": ruling["keys"],
+            "counts": [[group, count] for group, count in sorted(ruling["counts"].items())],
+            "groups": list(ruling["groups"]),
+            "expires_in_s": ruling["expires_in_s"],
+            "reasons": [reason["code"] for reason in ruling["reasons"]],
+        }
+        for name, value in derived.items():
+            if body[name] != value:
+                _broken(
+                    "verdict-derived", f"the recorded findings give {name} {value!r}, the verdict says {body[name]!r}"
+                )
+
+    def _document(self, digest: str, what: str) -> Any:
+        if digest not in self._documents:
+            _broken("verdict-documents", f"the {what} of this verdict is not in the bundle")
+        try:
+            return read_json(self._documents[digest])
+        except CallerError as error:
+            _broken("verdict-documents", f"the {what} of this verdict is not strict JSON: {error.reason}")
+
+    # --- keys ------------------------------------------------------------------------------------------------------
+
+    def _asked(self, entry: Entry) -> None:
+        body = entry.body
+        self._proposal_of(body)
+        verdict = self._verdict_of(body["promise"], body["verdict_n"])
+        if body["approval"] in self.approvals:
+            _broken("approval-twice", f"{body['approval']} is asked twice")
+        if verdict["effect"] != "needs_approval":
+            _broken("approval-verdict", f"verdict {verdict['n']} asks for no approval")
+        if verdict is not self._verdicts[body["promise"]][-1]:
+            _broken("approval-verdict", f"verdict {verdict['n']} is not the newest of promise {body['promise']}")
+        for name in ("action_sha256", "policy_revision", "tier", "groups", "counts"):
+            if body[name] != verdict[name]:
+                _broken("approval-verdict", f"{name} differs from verdict {verdict['n']}")
+        if body["keys"] < verdict["keys"]:
+            _broken("approval-verdict", f"asks for {body['keys']} keys, verdict {verdict['n']} for {verdict['keys']}")
+        lasts = (instant(body["expires_at"]) - instant(entry.at)).total_seconds()
+        if not 0 < lasts <= verdict["expires_in_s"] + 1:
+            _broken("approval-expiry", f"expires after {lasts:.0f} seconds, verdict allows {verdict['expires_in_s']}")
+        lineage = {ancestor["person"] for ancestor in body["lineage"]}
+        if self._requester and self._requester not in lineage:
+            _broken("approval-lineage", f"{self._requester} started the run and is missing from the lineage")
+        self.approvals[body["approval"]] = Asked(body)
+
+    def _key(self, entry: Entry) -> None:
+        body = entry.body
+        asked = self._approval_of(body)
+        person = body["person"]
+        if asked.state != "open":
+            _broken("key-late", f"a key for {body['approval']}, which is already {asked.state}")
+        if entry.actor != {"type": "person", "id": person} or not person:
+            _broken("key-person", f"the key of {person} was given by {entry.actor['id']}")
+        if person in asked.keys:
+            _broken("two-person", f"{person} turned a key of {body['approval']} twice")
+        if person in {ancestor["person"] for ancestor in asked.body["lineage"]}:
+            _broken("key-lineage", f"{person} took part in the request that this key is for")
+        if (body["action_sha256"], body["card_sha256"]) != (asked.body["action_sha256"], asked.body["card_sha256"]):
+            _broken("key-digest", f"{person} saw another action or another card than was asked for")
+        if instant(entry.at) >= instant(asked.body["expires_at"]):
+            _broken("key-expired", f"the key of {person} came after {asked.body['expires_at']}")
+        if body["level"] < approver_level_min:
+            _broken("key-level", f"{person} has level {body['level']}; keys need {approver_level_min}")
+        if not set(body["groups"]) & set(asked.body["groups"]):
+            _broken("key-group", f"{person} is in none of the groups that were asked")
+        asked.keys[person] = body
+        needed = keys_needed(asked.body["keys"], dict(asked.body["counts"]))
+        if body["needed"] != needed or not 1 <= body["given"] <= _filled(asked.body, asked, tuple(asked.keys)):
+            _broken("key-count", f"the key of {person} claims to be {body['given']} of {body['needed']}")
+
+    def _refused(self, entry: Entry) -> None:
+        self._approval_of(entry.body)
+
+    def _released(self, entry: Entry) -> None:
+        body = entry.body
+        asked = self._approval_of(body)
+        self._same_approval(body, asked)
+        if asked.state != "open":
+            _broken("release-late", f"{body['approval']} is already {asked.state}")
+        self._check_release(asked.body, asked, tuple(body["persons"]))
+        if instant(entry.at) >= instant(asked.body["expires_at"]):
+            _broken("release-late", f"{body['approval']} expired at {asked.body['expires_at']}")
+        asked.state, asked.persons = "released", tuple(body["persons"])
+
+    def _check_release(self, wanted: dict[str, Any], asked: Asked, persons: tuple[str, ...]) -> None:
+        name = asked.body["approval"]
+        unknown = [person for person in persons if person not in asked.keys]
+        if unknown:
+            _broken("forged-key", f"{unknown[0]} is counted for {name} and gave no key")
+        if len(set(persons)) != len(persons):
+            _broken("two-person", f"one person is counted twice for {name}")
+        needed = keys_needed(wanted["keys"], dict(wanted["counts"]))
+        filled = _filled(wanted, asked, persons)
+        if filled < needed:
+            _broken("two-person", f"{name} needs {needed} keys of different people and has {filled}")
+
+    def _ended(self, entry: Entry) -> None:
+        asked = self._approval_of(entry.body)
+        self._same_approval(entry.body, asked)
+        # Between release and intent a person may still stop, and a drift may still withdraw.
+        if asked.state != "open" and not (asked.state == "released" and entry.type != "approval.expired"):
+            _broken("approval-ended", f"{entry.body['approval']} is already {asked.state}")
+        if entry.type == "approval.expired" and instant(entry.at) < instant(asked.body["expires_at"]):
+            _broken("approval-ended", f"{entry.body['approval']} ends only at {asked.body['expires_at']}")
+        asked.state = entry.type.partition(".")[2]
+
+    def _same_approval(self, body: dict[str, Any], asked: Asked) -> None:
+        if (body["promise"], body["action_sha256"]) != (asked.body["promise"], asked.body["action_sha256"]):
+            _broken("approval-action", f"{body['approval']} was asked for another action")
+
+    def _approval_of(self, body: dict[str, Any]) -> Asked:
+        asked = self.approvals.get(body["approval"])
+        if asked is None:
+            _broken("approval-unknown", f"{body['approval'][:40]!r} was never asked for")
+        return asked
+
+    # --- effects ---------------------------------------------------------------------------------------------------
+
+    def _intended(self, entry: Entry) -> None:
+        body = entry.body
+        proposal = self._proposal_of(body)
+        if body["key_sha256"] != proposal["key_sha256"]:
+            _broken("intent-key", "the intent has another effect key than the proposal")
+        place = f"attempt {body['attempt']} of promise {body['promise']}"
+        attempts = self._effects.setdefault(body["promise"], [])
+        if body["attempt"] < 1 or any(body["attempt"] <= other.body["attempt"] for other in attempts):
+            _broken("intent-order", f"{place} is not the next")
+        if any(other.state in ("open", "unknown") for other in attempts):
+            _broken("intent-open", f"{place} is intended while an earlier one has no known outcome")
+        if body["key_sha256"] in self._done:
+            _broken("effect-twice", f"{place}: this effect succeeded already")
+        if (body["promise"], body["attempt"]) not in self._started:
+            _broken("intent-journal", f"the journal does not start {place}")
+        self._permit(body)
+        attempts.append(Effect(body))
+
+    def _permit(self, body: dict[str, Any]) -> None:
+        """An allow for exactly this action, or keys that satisfy the stricter of what was asked and what is asked now."""
+        verdict = self._verdict_of(body["promise"], body["verdict_n"])
+        given = self._verdicts[body["promise"]]
+        same = [one for one in given if one["action_sha256"] == body["action_sha256"]]
+        if verdict is not given[-1] or verdict["action_sha256"] != body["action_sha256"]:
+            _broken("executed-unapproved", "the intent does not rest on the newest verdict about this action")
+        if verdict["policy_revision"] != body["policy_revision"]:
+            _broken("executed-unapproved", "the intent names another policy revision than its verdict")
+        if any(one["effect"] == "deny" and one["deny_kind"] != "fault" for one in same) or verdict["effect"] == "deny":
+            _broken("executed-denied", f"policy denied the action of promise {body['promise']}")
+        held = [one for one in same if one["effect"] == "needs_approval"]
+        if not held and not body["approval"]:
+            return
+        asked = self.approvals.get(body["approval"])
+        if asked is None or asked.state != "released":
+            state = asked.state if asked else "not asked for"
+            _broken("executed-unapproved", f"the action needs keys and {body['approval'] or 'its approval'} is {state}")
+        self._same_approval(body, asked)
+        if verdict["effect"] == "needs_approval":
+            if tiers_in_order.index(verdict["tier"]) > tiers_in_order.index(asked.body["tier"]):
+                _broken("executed-unapproved", f"{body['approval']} was asked at a lower tier than the recheck demands")
+            stricter = {**verdict, "keys": max(verdict["keys"], asked.body["keys"])}
+            self._check_release(stricter, asked, asked.persons)
+
+    def _receipted(self, entry: Entry) -> None:
+        effect = self._open_effect(entry.body, ("open",))
+        status = entry.body["status"]
+        if status not in settled_statuses:
+            _broken("receipt-status", f"{status[:40]!r} is no status of a settled effect")
+        self._check_receipt(entry.body, status)
+        effect.state = "receipted"
+        self._settle(entry.body, status)
+
+    def _unknown(self, entry: Entry) -> None:
+        effect = self._open_effect(entry.body, ("open",))
+        self._check_receipt(entry.body, "unknown")
+        effect.state = "unknown"
+
+    def _resolved(self, entry: Entry) -> None:
+        body = entry.body
+        effect = self._open_effect(body, ("unknown",))
+        if body["how"] == "looked" and not body["person"]:
+            who = ""  # the connector read the target again
+        elif entry.actor == {"type": "person", "id": body["person"]} and body["person"]:
+            who = body["person"]
+        else:
+            _broken("resolved-person", "an unknown outcome is resolved by a named person, or by looking at the target")
+        envelope = self._check_receipt(body, "")
+        if envelope.get("status") not in settled_statuses:
+            _broken("receipt-status", "the receipt of a resolution does not say what happened")
+        if envelope.get("resolved_by", who) != who:
+            _broken("resolved-person", "the receipt names somebody else as the one who resolved it")
+        effect.state = "resolved"
+        self._settle(body, envelope["status"])
+
+    def _settle(self, body: dict[str, Any], status: str) -> None:
+        if status == "ok":
+            if body["key_sha256"] in self._done:
+                _broken("effect-twice", "a second receipt says that this effect succeeded")
+            self._done.add(body["key_sha256"])
+
+    def _retried(self, entry: Entry) -> None:
+        effect = self._effect_of(entry.body)
+        if effect.state not in ("open", "receipted", "resolved"):
+            _broken("effect-order", f"an attempt that is {effect.state} is tried again")
+        effect.state = "retried"
+
+    def _reused(self, entry: Entry) -> None:
+        body = entry.body
+        proposal = self._proposal_of(body)
+        if body["key_sha256"] != proposal["key_sha256"]:
+            _broken("intent-key", "the reused receipt has another effect key than the proposal")
+        if body["receipt_sha256"] not in self._receipts:
+            self.remarks.append(
+                f"promise {body['promise']} reused a receipt of run {body['run']}: see that run's bundle"
+            )
+        self._done.add(body["key_sha256"])
+
+    def _check_receipt(self, body: dict[str, Any], status: str) -> dict[str, Any]:
+        digest = body["receipt_sha256"]
+        envelope = self._receipts.get(digest)
+        if envelope is None:
+            _broken("receipt-missing", f"receipt {digest[:16]} is not in the bundle")
+        place = (body["attempt"], body["n"])
+        if place <= self._receipt_n.get(body["key_sha256"], (0, 0)):
+            _broken("receipt-order", f"receipt {body['n']} of attempt {body['attempt']} is not the next")
+        self._receipt_n[body["key_sha256"]] = place
+        origin = envelope.get("origin")
+        said = {
+            "tenant": (envelope.get("tenant"), self._tenant),
+            "run": (origin.get("run") if type(origin) is dict else None, self._run),
+            "promise": (origin.get("promise") if type(origin) is dict else None, body["promise"]),
+            "attempt": (envelope.get("attempt"), body["attempt"]),
+            "n": (envelope.get("n"), body["n"]),
+            "action_sha256": (envelope.get("action_sha256"), body["action_sha256"]),
+            "status": (envelope.get("status"), status or envelope.get("status")),
+            "signed_by": (envelope["signed_by"], body["signed_by"]),
+        }
+        for name, (inside, outside) in said.items():
+            if inside != outside:
+                _broken("receipt-other", f"the receipt says {name} {inside!r}, the entry {outside!r}")
+        return envelope
+
+    def _effect_of(self, body: dict[str, Any]) -> Effect:
+        for effect in self._effects.get(body["promise"], ()):
+            if effect.body["attempt"] == body["attempt"]:
+                return effect
+        _broken("no-intent", f"attempt {body['attempt']} of promise {body['promise']} was never intended")
+
+    def _open_effect(self, body: dict[str, Any], states: tuple[str, ...]) -> Effect:
+        effect = self._effect_of(body)
+        if effect.state not in states:
+            _broken("effect-order", f"an attempt that is {effect.state} gets another outcome")
+        for name in ("key_sha256", "action_sha256"):
+            if body[name] != effect.body[name]:
+                _broken("receipt-other", f"{name} differs from the intent")
+        return effect
+
+    # --- ends ------------------------------------------------------------------------------------------------------
+
+    def _completed(self, entry: Entry) -> None:
+        proposal = self._proposals.get(entry.body["promise"])
+        if proposal and proposal["key_sha256"] not in self._done:
+            _broken("step-unproved", f"step {entry.body['step'][:40]} completed and no receipt says that it happened")
+
+    def _closed(self, entry: Entry) -> None:
+        for promise, attempts in self._effects.items():
+            for effect in attempts:
+                if effect.state == "open":
+                    _broken("intent-open", f"attempt {effect.body['attempt']} of promise {promise} has no outcome")
+                if effect.state == "unknown":
+                    if entry.body["status"] == "succeeded":
+                        _broken("intent-open", f"promise {promise} is unknown and the run claims to have succeeded")
+                    self.remarks.append(f"the outcome of promise {promise} was still unknown when the run closed")
+
+    def _proposal_of(self, body: dict[str, Any]) -> dict[str, Any]:
+        proposal = self._proposals.get(body["promise"])
+        if proposal is None:
+            _broken("unproposed", f"promise {body['promise'][:40]!r} was never proposed")
+        if proposal["action_sha256"] != body["action_sha256"]:
+            _broken("unproposed", f"the action is not the one that promise {body['promise']} proposed last")
+        return proposal
+
+    def _verdict_of(self, promise: str, n: int) -> dict[str, Any]:
+        for verdict in self._verdicts.get(promise, ()):
+            if verdict["n"] == n:
+                return verdict
+        _broken("no-verdict", f"promise {promise} has no verdict {n}")
+
+
+def _filled(wanted: dict[str, Any], asked: Asked, persons: tuple[str, ...]) -> int:
+    holders = {person: asked.keys[person]["groups"] for person in persons}
+    return keys_counted(wanted["keys"], dict(wanted["counts"]), wanted["groups"], holders)
+
+
+def _broken(code: str, reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code=code)
