@@ -155,7 +155,7 @@ def satisfied(asked: Asked, votes: Sequence[Vote], people: Mapping[str, Person],
 
 
 def stands(asked: Asked, verdict: Verdict, votes: Sequence[Vote], people: Mapping[str, Person], now: datetime) -> bool:
-    """Whether the keys of a request still satisfy it after a recheck: the stricter of what was asked and what is asked now."""
+    """Whether a request's keys still satisfy it after a recheck: what was asked, and apart from it what is asked now."""
     if verdict.effect == "deny" or verdict.action_sha256 != asked.action_digest.hex():
         return False
     if not satisfied(asked, votes, people, now):
@@ -164,14 +164,14 @@ def stands(asked: Asked, verdict: Verdict, votes: Sequence[Vote], people: Mappin
         return True
     if TIERS.index(verdict.tier) > TIERS.index(asked.tier):
         return False
-    stricter = replace(
+    now_asked = replace(
         asked,
-        keys=max(asked.keys, verdict.keys),
+        keys=verdict.keys,
         counts=dict(verdict.counts),
         groups=frozenset(verdict.groups),
         obligations=(*asked.obligations, *verdict.obligations),
     )
-    return satisfied(stricter, votes, people, now)
+    return satisfied(now_asked, votes, people, now)
 
 
 # --- one vote -----------------------------------------------------------------------------------------------------
