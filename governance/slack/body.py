@@ -59,9 +59,19 @@ _rooms = (
 )
 
 
-def body_digest(record: CardRecord) -> bytes:
-    """The card digest: what keys bind to beside the action, the same in every phase."""
-    return card_digest(record.action_sha256, jcs(whole(record)))
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The whole body, which keys bind to; the one that a message can carry; and whether that lost anything."""
+
+    whole: list[Block]
+    shown: list[Block]
+    cut: bool
+    digest: bytes
+
+    @property
+    def size(self) -> int:
+        """How many characters the whole body says."""
+        return sum(size(text) for block in self.whole for text in texts(block))
 
 
 def whole(record: CardRecord) -> list[Block]:
@@ -69,21 +79,17 @@ def whole(record: CardRecord) -> list[Block]:
     return _body(record, None)
 
 
-def shown(record: CardRecord) -> tuple[list[Block], bool]:
-    """The body as a message can carry it, and whether anything was lost."""
+def compose(record: CardRecord) -> Body:
+    """The body of this record."""
     everything = whole(record)
+    digest = card_digest(record.action_sha256, jcs(everything))
     if len(record.changes) <= change_rows_max and _fits(everything):
-        return everything, False
+        return Body(everything, everything, False, digest)
     rooms = iter(_rooms)
     blocks = _body(record, next(rooms))
     while not _fits(blocks):
         blocks = _body(record, next(rooms))
-    return blocks, True
-
-
-def full_size(record: CardRecord) -> int:
-    """How many characters the whole body says."""
-    return sum(size(text) for block in whole(record) for text in texts(block))
+    return Body(everything, blocks, True, digest)
 
 
 def texts(part: object) -> list[str]:
@@ -97,7 +103,7 @@ def texts(part: object) -> list[str]:
 
 
 def _fits(blocks: list[Block]) -> bool:
-    if faults(blocks) or travelling(blocks) > body_chars_max:
+    if travelling(blocks) > body_chars_max or faults(blocks):
         return False
     boxes = [part for block in blocks for part in block.get("elements", ()) if part["type"] == "rich_text_preformatted"]
     return not any(text.count("\n") >= box_lines_max for part in boxes for text in texts(part))

@@ -30,34 +30,33 @@ class Card:
 
 def body_digest(record: CardRecord) -> bytes:
     """The card digest of this record: what keys bind to beside the action, the same in every phase."""
-    return body.body_digest(record)
+    return body.compose(record).digest
 
 
 def render(record: CardRecord, deployment: str, mac: Mac) -> Card:
     """The card of this record in its present phase."""
-    parts, cut = body.shown(record)
-    at = next(n for n, block in enumerate(parts) if block["block_id"] == "tk_needs") + 1
-    blocks = [*parts[:at], phases.status(record), phases.who(record), *parts[at:]]
+    made = body.compose(record)
+    at = next(n for n, block in enumerate(made.shown) if block["block_id"] == "tk_needs") + 1
+    blocks = [*made.shown[:at], phases.status(record), phases.who(record), *made.shown[at:]]
     not_these = phases.excluded(record)
     blocks += [not_these] if not_these else []
     blocks += phases.keys_given(record)
-    blocks.append(_buttons(record, cut, deployment, mac) if record.is_open else phases.outcome(record))
+    blocks.append(_buttons(record, made, deployment, mac) if record.is_open else phases.outcome(record))
     blocks.append(phases.footer(record))
     broken = faults(blocks)
     assert not broken, broken
-    return Card(blocks, phases.fallback(record), body.body_digest(record), cut)
+    return Card(blocks, phases.fallback(record), made.digest, made.cut)
 
 
-def _buttons(record: CardRecord, cut: bool, deployment: str, mac: Mac) -> Block:
+def _buttons(record: CardRecord, made: body.Body, deployment: str, mac: Mac) -> Block:
     def value(action_id: str) -> str:
         return value_of(record, action_id, deployment, mac)
 
-    review = f"Review all ({body.full_size(record):,} characters)" if cut else "Review all"
     parts = [
         button(REJECT, "Reject", value(REJECT), style="danger"),
-        button(REVIEW, review, value(REVIEW)),
+        button(REVIEW, f"Review all ({made.size:,} characters)" if made.cut else "Review all", value(REVIEW)),
     ]
-    if not cut:
+    if not made.cut:
         sure = _confirm(record) if needs_confirm(record) else None
         parts.insert(0, button(APPROVE, "Approve", value(APPROVE), style="primary", confirm=sure))
     return {"type": "actions", "block_id": "tk_buttons", "elements": parts}

@@ -12,29 +12,35 @@ _hidden_categories = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _marks = frozenset({"Mn", "Me"})
 # More marks than any script stacks on one letter: the rest would paint over the lines around it.
 _marks_in_a_row_max = 4
+_controls = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 _breaks = re.compile(r"\r\n|[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
+_mark_weight = 6  # of the "…"
 _entities = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def visible(text: str) -> str:
     """The text with every control, direction, zero-width and other unseen character as `\\u{...}`; newlines stay."""
+    text = text.replace("\r\n", "\n")
+    if text.isascii():
+        return _controls.sub(_shown, text)
     out = []
     marks = 0
-    for char in unicodedata.normalize("NFC", text.replace("\r\n", "\n")):
+    for char in unicodedata.normalize("NFC", text):
         category = unicodedata.category(char)
         marks = marks + 1 if category in _marks else 0
-        if char == "\n":
-            out.append(char)
-        elif _unseen(char, category) or marks > _marks_in_a_row_max:
-            out.append(f"\\u{{{ord(char):x}}}")
-        else:
-            out.append(char)
+        unseen = category in _hidden_categories or char in _blank or _is_selector(char)
+        hide = char != "\n" and (unseen or marks > _marks_in_a_row_max)
+        out.append(f"\\u{{{ord(char):x}}}" if hide else char)
     return "".join(out)
 
 
-def _unseen(char: str, category: str) -> bool:
-    selector = "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef"
-    return category in _hidden_categories or char in _blank or selector
+def _shown(found: re.Match[str]) -> str:
+    return f"\\u{{{ord(found.group()):x}}}"
+
+
+def _is_selector(char: str) -> bool:
+    """Variation selectors: invisible, and enough of them to spell a message."""
+    return "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef"
 
 
 def one_line(text: str) -> str:
@@ -60,9 +66,9 @@ def clip(text: str, size_max: int, weight_max: int = 0) -> tuple[str, bool]:
         return text, False
     used, used_weight, end = 0, 0, 0
     for char in text:
-        used += size(char)
-        used_weight += weight(char)
-        if used > size_max - 1 or (weight_max and used_weight > weight_max - 6):
+        used += 2 if char > "\uffff" else 1
+        used_weight += weight(char) if weight_max else 0
+        if used > size_max - 1 or used_weight > max(0, weight_max - _mark_weight):
             break
         end += 1
     return text[:end] + "…", True
