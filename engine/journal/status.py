@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from engine.errors import BrokenJournal
+from engine.errors import BrokenJournal, CallerError
 from engine.ids import PromiseId
 from engine.journal.events import (
     AwaitKind,
@@ -24,6 +24,7 @@ from engine.journal.events import (
     ExecutionFailed,
     ExecutionResumed,
     ExecutionStarted,
+    event_from,
     event_value,
 )
 
@@ -116,6 +117,21 @@ def to_value(status: Status) -> dict[str, Any]:
         wait = event_value(ExecutionAwaiting(status.waiting_on, status.kind))
         return {"tag": "Blocked", "value": {"waiting_on": wait["waiting_on"], "kind": wait["kind"]}}
     return {"tag": name(status)}
+
+
+def matches(stored: dict[str, Any], status: Status) -> bool:
+    """True when a stored tagged status is this one; a Blocked without its wait is compared by tag only."""
+    if type(stored.get("tag")) is not str or not set(stored) <= {"tag", "value"}:
+        raise CallerError("is an object with a tag", code="journal_format", field="stored_status")
+    if stored["tag"] != name(status):
+        return False
+    if not isinstance(status, Blocked) or "value" not in stored:
+        return True
+    value = stored["value"]
+    if type(value) is not dict or set(value) != {"waiting_on", "kind"}:
+        raise CallerError("has waiting_on and kind", code="journal_format", field="stored_status.value")
+    wait = event_from({"type": "ExecutionAwaiting", **value}, "stored_status.value")
+    return wait == ExecutionAwaiting(status.waiting_on, status.kind)
 
 
 # --- projections (C-1) ----------------------------------------------------------------------------------------------
