@@ -20,7 +20,7 @@ from engine.limits import (
     int_max,
 )
 from engine.program.checked import Node, Tree, read_tree
-from engine.program.growth import Growth, may_grow, work_bytes_max
+from engine.program.growth import Growth, Read, may_grow, work_bytes_max
 
 ROOTS = ("input", "state", "steps", "run", "trigger")
 step_bytes_max = 2 * expression_input_bytes_max
@@ -90,7 +90,7 @@ class Expression:
 
     def _run(self, scope: Scope) -> Any:
         if self.grows is not None:
-            work = Growth(scope.size_of, _path, frozenset(ROOTS)).work(self.grows)
+            work = Growth(scope.read, _path, frozenset(ROOTS)).work(self.grows)
             if work > work_bytes_max:
                 raise ExprError(f"this could build {work} bytes from its input; at most {work_bytes_max}")
         try:
@@ -123,8 +123,8 @@ class Scope:
         if self._spent > step_bytes_max:
             raise ExprError(f"the expressions of one step give more than {step_bytes_max} bytes")
 
-    def size_of(self, root: str, path: tuple[str, ...]) -> tuple[int, int, int]:
-        """Bytes, elements and bytes of the largest element of what a reference reads; nothing when nothing is there."""
+    def read(self, root: str, path: tuple[str, ...]) -> Read:
+        """What a reference reads, measured; nothing when nothing is there."""
         value: Any = self._roots.get(root)
         for name in path:
             value = value.get(name) if type(value) is dict else None
@@ -133,9 +133,8 @@ class Scope:
         elif type(value) is dict:
             sizes = [8 + len(name.encode()) + admit(item, -2) for name, item in value.items()]
         else:
-            size = admit(value, -2)
-            return size, size, size
-        return 4 + sum(sizes), len(sizes), max(sizes, default=0)
+            return Read(admit(value, -2), 0, 0, value if type(value) is str else "")
+        return Read(4 + sum(sizes), len(sizes), max(sizes, default=0), "")
 
 
 def admit(value: Any, depth: int = 0) -> int:
@@ -152,7 +151,7 @@ def admit(value: Any, depth: int = 0) -> int:
             raise ExprError("an integer is below 2^53 in size; pass larger numbers as text")
         return 9
     if value is None or kind is bool:
-        return 1
+        return 4
     if kind is not dict and kind is not list:
         name = "a fraction; pass it as text" if kind is float else kind.__name__
         raise ExprError(f"values are text, whole numbers, true, false, null, lists and maps; this is {name}")
@@ -283,7 +282,7 @@ def _refuse(text: str, source: str) -> NoReturn:
 def _refuse_name(name: str, source: str, line: int, col: int) -> NoReturn:
     text = source.split("\n")[line - 1]
     if text[col - 1 : col] == "(" and not text[: col - 1].endswith(" "):
-        raise ExprError(f"unknown function {name!r}", line, col)
+        raise ExprError(f"no function {name!r} takes these arguments", line, max(1, col - len(name)))
     near = get_close_matches(name, ROOTS, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     # The column of `foo.x` is that of its dot; people look for the name.

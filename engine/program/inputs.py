@@ -16,6 +16,7 @@ from engine.program.faults import hint, step_into
 faults_max = 20
 expansion_max = 5_000
 _types = ("array", "boolean", "integer", "null", "object", "string")
+_not_rules = ("$defs", "const", "enum", "default", "examples")
 _dynamic = ("$dynamicRef", "$dynamicAnchor", "$id", "$anchor", "$recursiveRef")
 _dialect = "https://json-schema.org/draft/2020-12/schema"
 
@@ -42,7 +43,7 @@ def check_schema(schema: dict[str, Any]) -> list[tuple[str, str]]:
     if schema.get("$schema", _dialect) != _dialect:
         return [("/$schema", f"schemas are written in {_dialect}")]
     if schema.get("type") != "object":
-        return [("", "an input is a map: the schema starts with type: object")]
+        return [("/type", "an input is a map: the schema starts with type: object")]
     try:
         jsonschema_rs.meta.validate(schema)
         _new_validator(schema)
@@ -69,7 +70,7 @@ def _expansion(schema: Any, root: Any, seen: dict[str, int]) -> int:
     elif type(schema) is dict:
         if found := [name for name in _dynamic if name in schema and type(schema[name]) is str]:
             raise ValueError(f"{found[0]} is not read; refer to #/$defs/name")
-        total = 1 + sum(_expansion(item, root, seen) for name, item in schema.items() if name != "$defs")
+        total = 1 + sum(_expansion(item, root, seen) for name, item in schema.items() if name not in _not_rules)
         target = schema.get("$ref")
         if type(target) is str:
             if seen.get(target) == 0:

@@ -95,9 +95,9 @@ class ValueReader:
                 formula.as_text(value)
             except ExprError as error:
                 self._ledger.at_value(pointer, error.message)
-            return Literal("")
+            return Literal(None)
         if not self._check(pointer, value, 0, as_text=True):
-            return Literal("")
+            return Literal(None)
         read = formula.parse(value)
         return Literal(formula.as_text(read.value)) if isinstance(read, Literal) else read
 
