@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.canonical import decode, encode, sha256, tagged
-from engine.errors import BrokenLedger, CallerError
+from engine.errors import BrokenLedger, CallerError, TwokeysError
 from engine.gate.permit import Permit
 
 STATUSES = ("ok", "error", "timeout", "rejected", "unknown")
@@ -30,6 +30,16 @@ class Outcome:
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
             raise CallerError(f"{self.status!r} is not a receipt status", field="status")
+
+
+class CannotLook(TwokeysError):
+    """The operator or the author must act: the target could not be read before the effect; nothing was changed."""
+
+    code = "cannot_look"
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.message, code=outcome.error_class)
+        self.outcome = outcome
 
 
 @dataclass(frozen=True, slots=True)

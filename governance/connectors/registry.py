@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.errors import CallerError, TwokeysError
+from engine.errors import CallerError
 from engine.gate.action import Action, OperationSpec
 from engine.gate.permit import Permit
 from engine.gate.receipt import Outcome
@@ -25,20 +25,12 @@ class Connection:
         return f"Connection({self.instance!r}, {self.base_url!r})"
 
 
-class CannotLook(TwokeysError):
-    """The operator or the author must act: the target could not be read before the effect; nothing was changed."""
-
-    code = "cannot_look"
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__(outcome.message, code=outcome.error_class)
-        self.outcome = outcome
-
-
 class Connector(Protocol):
     """One outside system. `perform` takes a permit and nothing else; `look` says what the outside itself can prove."""
 
-    specs: tuple[OperationSpec, ...]
+    @property
+    def specs(self) -> tuple[OperationSpec, ...]:
+        """What it declares about its operations."""
 
     def observe(self, action: Action) -> Mapping[str, str]:
         """The facts of the target that the action relies on (before values, version); raises CannotLook."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from engine.gate.action import Action, FieldSpec, OperationSpec
 from engine.gate.permit import Permit
-from engine.gate.receipt import Outcome
+from engine.gate.receipt import CannotLook, Outcome
 from governance.connectors.http import Answer, Exchange
-from governance.connectors.registry import CannotLook, ConnectionOf
+from governance.connectors.registry import ConnectionOf
 
 _sys_id = re.compile(r"[0-9a-f]{32}")
 _shown = ("number", "sys_id", "short_description", "priority", "state", "assignment_group", "impact", "urgency")

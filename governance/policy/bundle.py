@@ -64,6 +64,12 @@ class Bundle:
     archive: bytes
     sha256: str
 
+    def files(self) -> tuple[tuple[str, str, bytes | None], ...]:
+        """(path, sha256, text) of what the revision is the digest of; the data has other tenants' parts, so only its digest is told."""
+        data = hashlib.sha256(_json({"tenants": self.data["tenants"]})).hexdigest()
+        texts = [(path, text.encode("utf-8")) for path, text in self.modules]
+        return (*((path, hashlib.sha256(text).hexdigest(), text) for path, text in texts), ("data.json", data, None))
+
     @property
     def tenants(self) -> tuple[str, ...]:
         """The tenants that this bundle knows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from engine.gate.action import Action
 from engine.gate.permit import Judgement, Permit, Release, permit, reopened
@@ -12,11 +13,27 @@ from engine.gate.receipt import Outcome, Receipt, read, write
 from engine.gate.retry import next_delay
 from engine.kernel import Retrying, Started, proposal_from, reference_of
 from engine.ledger.entries import stamp
-from governance.connectors.registry import Registry
 from governance.keys import Signer, hashed
 from governance.store.case import Case
 
 effect_seconds_max = 15.0  # a connector answers or gives up within this; the lease must outlive it
+
+
+class Performs(Protocol):
+    """A connector as far as executing needs it."""
+
+    def perform(self, permit: Permit) -> Outcome:
+        """Do it once; every fault becomes an outcome."""
+
+    def look(self, permit: Permit) -> Outcome | None:
+        """What the outside can prove about an attempt; None when nobody can tell."""
+
+
+class Connectors(Protocol):
+    """Which connector to use."""
+
+    def of(self, connector: str) -> Performs:
+        """The connector of that name."""
 
 
 class Execute:
@@ -24,7 +41,7 @@ class Execute:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: Connectors,
         *,
         executor: str,
         signer: Callable[[str], Signer],

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from engine.errors import CallerError
 from engine.gate import approval as gate
-from engine.gate.action import Action, Field, Target, effect_key
+from engine.gate.action import Action, Field, OperationSpec, Target, effect_key
 from engine.gate.permit import Judgement, Release
 from engine.gate.question import Grant, People, ask, moment, request_id
-from engine.gate.receipt import Outcome
+from engine.gate.receipt import CannotLook, Outcome
 from engine.gate.retry import fault_delay
 from engine.gate.verdict import Judged, Policy, judge
 from engine.kernel import proposal_from, reference_of
 from engine.program.interpreter import Propose
-from governance.connectors.registry import CannotLook, Registry
 from governance.keys import hashed
 from governance.store.approvals import Recorded
 from governance.store.around import Around
 from governance.store.case import Case
+
+
+class Looks(Protocol):
+    """A connector as far as judging needs it."""
+
+    def observe(self, action: Action) -> Mapping[str, str]:
+        """The facts of the target that the action relies on."""
+
+
+class Connectors(Protocol):
+    """What connectors declare, and which one to look with."""
+
+    def spec(self, connector: str, operation: str) -> OperationSpec:
+        """The declaration of one operation."""
+
+    def of(self, connector: str) -> Looks:
+        """The connector of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +88,7 @@ class Judge:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: Connectors,
         *,
         instance_of: Callable[[str, str], str],
         policy_of: Callable[[str, str], Policy],

@@ -6,13 +6,14 @@ import datetime
 from collections.abc import Iterable
 from dataclasses import fields
 
-from engine.canonical import decode, encode, sha256
+from engine.canonical import decode, encode, read_json, sha256
 from engine.errors import BrokenJournal, CallerError, Conflict
 from engine.gate.action import Action, action_from
 from engine.ids import PromiseId
 from engine.journal.events import Entry, decode_row
 from engine.journal.history import History
 from engine.journal.status import name as status_name
+from engine.kernel import opened
 from engine.program.snapshot import Frame, frame_from
 from governance.store import entries, outbox
 from governance.store.case import Case, FenceLost, Origin, Promise
@@ -137,6 +138,31 @@ def action(unit: Unit, run: str, promise: str, rev: int) -> Action:
     if found.digest != bytes(row[1]):
         raise BrokenJournal("A-1", f"the proposal of {promise} is not what its digest says")
     return found
+
+
+def epoch_of(unit: Unit, run: str, item: str, stage: str) -> int:
+    """The fence of a work item that this transaction has just leased to itself."""
+    row = unit.one(
+        "select epoch from work where tenant = :tenant and run = :run and item = :item and stage = :stage",
+        run=run,
+        item=item,
+        stage=stage,
+    )
+    assert row is not None
+    return int(row[0])
+
+
+def result_under(unit: Unit, run: str, key: str) -> dict[str, str]:
+    """What the program of another run was given for this effect: a repeat of the effect gives the same result."""
+    row = unit.one("select promise from promise where tenant = :tenant and run = :run and key = :key", run=run, key=key)
+    if row is None:
+        return {}
+    case = load(unit, run)
+    result = case.history.result(case.promise_id(row[0]))
+    value = read_json(result.encode()) if isinstance(result, str) else {}
+    body = case.payloads.get(bytes.fromhex(value["ok"]["commit"])) if "ok" in value else None
+    found = opened(body) if body is not None else {}
+    return found if isinstance(found, dict) else {}
 
 
 def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, float] = ("", 0)) -> None:

@@ -23,6 +23,20 @@ def take(unit: Unit, row_id: int) -> tuple[str, str, dict[str, Any], int] | None
     return None if row is None else (row[0], row[1], read_json(bytes(row[2])), int(row[3]))
 
 
+def is_behind(unit: Unit, row_id: int, ref: str) -> bool:
+    """Whether an older row about the same thing is still to be sent."""
+    if not ref:
+        return False
+    return (
+        unit.one(
+            "select 1 from outbox where tenant = :tenant and ref = :ref and id < :id and state = 'ready' and kind <> 'ephemeral' limit 1",
+            ref=ref,
+            id=row_id,
+        )
+        is not None
+    )
+
+
 def sent(unit: Unit, row_id: int) -> None:
     """Done: the row goes."""
     unit.run("delete from outbox_due where tenant = :tenant and id = :id", id=row_id)

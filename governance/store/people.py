@@ -46,7 +46,7 @@ def add_tenant(unit: Unit, *, name: str, environment: str, salt_key: bytes) -> N
 
 def tenant(unit: Unit) -> Tenant:
     """The unit's tenant, or a refusal that says it is unknown."""
-    row = unit.one("select tenant, name, environment, kill_switch, freeze from tenant where tenant = :tenant")
+    row = unit.one("select tenant, name, environment, kill_switch, freeze_id from tenant where tenant = :tenant")
     if row is None:
         raise CallerError(
             f"tenant {unit.tenant} is unknown", code="unknown_tenant", field="tenant", next_step="`twokeys tenant add`"

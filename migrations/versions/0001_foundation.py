@@ -20,7 +20,7 @@ grant tk_sequencer to tk_app with inherit false, set true;
 PEOPLE = """
 create table tenant (
   tenant text primary key, name text not null, environment text not null check (environment in ('prod','staging','dev')),
-  kill_switch boolean not null default false, freeze text not null default '', salt_key bytea not null,
+  kill_switch boolean not null default false, freeze_id text not null default '', salt_key bytea not null,
   created_at timestamptz not null default clock_timestamp());
 create table workspace (
   tenant text not null references tenant, workspace text not null, name text not null,

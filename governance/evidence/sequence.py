@@ -1,0 +1,67 @@
+"""Keeps each tenant's log moving: positions for pending entries, then a checkpoint, recomputed from stored bytes before it is signed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.errors import BrokenLedger
+from engine.ledger.notes import Checkpoint, log_origin, sign_note, write_vkey
+from engine.ledger.trust import write_trust
+from governance.keys import Signer
+from governance.store import entries, secrets
+from governance.store.dispatch import Dispatch
+from governance.store.entries import Sequencer
+from governance.store.unit import Database
+
+batch = 500
+
+
+class Log:
+    """The sequencer and signer of every tenant's log; any number of processes may run one."""
+
+    def __init__(self, database: Database, *, deployment: str, signer: Callable[[str], Signer]) -> None:
+        self._database = database
+        self._dispatch = Dispatch(database)
+        self._sequencer = Sequencer(database)
+        self._deployment = deployment
+        self._signer = signer
+
+    def step(self) -> int:
+        """One round over all tenants; how many entries got their position."""
+        moved = 0
+        for tenant in self._dispatch.tenants():
+            count = self._sequencer.step(tenant, batch)
+            moved += count
+            self._sign(tenant)
+        return moved
+
+    def _sign(self, tenant: str) -> None:
+        fixed = self._sequencer.fix_checkpoint(tenant)
+        if fixed is None:
+            return
+        with self._database.unit(tenant, statement_seconds=30) as unit:
+            if entries.recomputed_root(unit, fixed.size) != fixed.root:
+                raise BrokenLedger(
+                    f"the stored entries of {tenant} do not hash to the head of its log", code="root_mismatch"
+                )
+            origin = log_origin(self._deployment, tenant)
+            signer = self._signer(tenant)
+            note = sign_note(Checkpoint(origin, fixed.size, fixed.root).text, origin, signer.public, signer.sign)
+            entries.sign_checkpoint(unit, fixed.size, note)
+
+
+def trust_text(database: Database, deployment: str, tenant: str) -> str:
+    """The trust policy that an auditor of this tenant pins, from every key it ever had."""
+    with database.unit(tenant, write=False) as unit:
+        keys = secrets.public_keys(unit)
+    origin = log_origin(deployment, tenant)
+
+    def of(purpose: str, name: str) -> tuple[str, ...]:
+        return tuple(write_vkey(name, key.public) for key in keys if key.purpose == purpose)
+
+    return write_trust(
+        of("log", origin),
+        of("bundle", f"{deployment}/bundle/{tenant}"),
+        of("receipt", f"{deployment}/receipt/{tenant}"),
+        tenant,
+    )

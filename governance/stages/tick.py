@@ -1,0 +1,87 @@
+"""Tick: clocks that have run out. A question nobody answered in time is a no; counted refusals become their entry."""
+
+from __future__ import annotations
+
+from engine.errors import CallerError
+from engine.kernel import Signalled
+from engine.ledger.entries import Fact
+from governance.store import approvals, cases, entries
+from governance.store.dispatch import Dispatch
+from governance.store.unit import Database, Unit
+
+
+class Tick:
+    """Looks across tenants for what is due, then settles each in its own tenant's transaction, under the run's lock."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._dispatch = Dispatch(database)
+
+    def step(self) -> int:
+        """Settle up to a hundred due clocks; how many there were."""
+        found = self._dispatch.due(100)
+        for tenant, kind, ref in found:
+            with self._database.unit(tenant) as unit:
+                if kind == "approval":
+                    self._expire(unit, ref)
+                elif kind == "refusals":
+                    self._tell_refusals(unit, ref)
+                unit.run(
+                    "delete from due where tenant = :tenant and kind = :kind and ref = :ref and at <= clock_timestamp()",
+                    kind=kind,
+                    ref=ref,
+                )
+        return len(found)
+
+    def _expire(self, unit: Unit, approval: str) -> None:
+        try:
+            run = approvals.run_of(unit, approval)
+        except CallerError:
+            return
+        case = cases.load(unit, run, lock=True)
+        asked = approvals.load(unit, approval, lock=True).asked
+        if asked.status != "requested" or unit.now() < asked.expires_at or case.ended:
+            return
+        case.approval_status[approval] = "expired"
+        case.note(
+            "approval.expired",
+            {"approval": approval, "promise": asked.promise, "action_sha256": asked.action_digest.hex()},
+        )
+        case.accept(Signalled(f"approval:{approval}", "expired"))
+        case.finish(asked.promise, ok=False, error_class="approval_expired", message="nobody decided in time")
+        case.posts.append(("card", approval, {}))
+        case.put_work("", "advance")
+        cases.commit(unit, case, ())
+
+    def _tell_refusals(self, unit: Unit, approval: str) -> None:
+        # The first refusal of a minute told itself; what came after it in that minute is one entry with its count.
+        run = approvals.run_of(unit, approval)
+        unit.run("select 1 from run where tenant = :tenant and run = :run for update", run=run)
+        rows = unit.all(
+            "update refusal set told = count where tenant = :tenant and approval = :approval and count > told "
+            "and minute < date_trunc('minute', clock_timestamp()) returning person, code, count",
+            approval=approval,
+        )
+        facts = [
+            Fact(
+                "key.refused",
+                {"type": "person", "id": row[0]} if row[0].startswith("per_") else {"type": "service", "id": row[0]},
+                {
+                    "approval": approval,
+                    "person": row[0] if row[0].startswith("per_") else "",
+                    "code": row[1],
+                    "via": "repeated",
+                    "count": row[2] - 1,
+                },
+            )  # fmt: skip
+            for row in rows
+        ]
+        entries.note_run(unit, run, facts)
+        left = unit.one(
+            "select 1 from refusal where tenant = :tenant and approval = :approval and count > told", approval=approval
+        )
+        if left is not None:
+            unit.run(
+                "update due set at = clock_timestamp() + interval '1 minute' where tenant = :tenant and kind = 'refusals' and ref = :ref",
+                ref=approval,
+            )

@@ -1,0 +1,265 @@
+"""The one place where everything meets: settings in, a worker or a web application out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from engine.canonical import jcs, read_json, sha256
+from engine.errors import CallerError, OperatorError
+from engine.gate.card import CardRecord
+from engine.ledger.bundle import PolicySource
+from engine.ledger.onefile import one_file
+from governance import clock
+from governance.commands.admit import Admit
+from governance.commands.cancel import Cancel
+from governance.commands.decide import Decide
+from governance.commands.publish import Publish
+from governance.commands.resolve import Resolve
+from governance.commands.start import Start
+from governance.connectors.registry import Connection, Registry
+from governance.connectors.servicenow import ServiceNow
+from governance.connectors.slack import Posted, SlackMessages
+from governance.evidence.sequence import Log, trust_text
+from governance.evidence.vault import Vault
+from governance.keys import derive, mac
+from governance.policy.bundle import shipped
+from governance.policy.engine import Engine
+from governance.policy.pool import Pool, embedded, managed
+from governance.policy.server import Server
+from governance.policy.stored import opened
+from governance.settings import Settings
+from governance.slack import body as card_body
+from governance.slack.cards import Card, render
+from governance.slack.delivery import Delivery
+from governance.slack.outbox import Sender
+from governance.stages.execute import Execute
+from governance.stages.judge import Judge
+from governance.stages.seal import Seal
+from governance.stages.tick import Tick
+from governance.store import approvals, around, people, templates
+from governance.store.dispatch import Dispatch
+from governance.store.secrets import Secrets
+from governance.store.unit import Database
+from governance.worker import Hands, Worker
+
+
+@dataclass
+class Parts:
+    """One process' parts, each made when it is first needed and never twice."""
+
+    settings: Settings
+    process: str
+    state: Path  # a directory of this process alone, for what an engine needs on disk
+
+    # --- the store ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def database(self) -> Database:
+        return Database(self.settings.database_url)
+
+    @cached_property
+    def dispatch(self) -> Dispatch:
+        return Dispatch(self.database)
+
+    @cached_property
+    def secrets(self) -> Secrets:
+        return Secrets(self.database, bytes.fromhex(self.settings.master_key))
+
+    def hash_key(self, tenant: str) -> bytes:
+        return self.secrets.secret(tenant, "hash")
+
+    # --- the outside --------------------------------------------------------------------------------------------------
+
+    def connection_of(self, tenant: str, connector: str) -> Connection:
+        """Where a tenant's instance is; missing is the operator's or an owner's to mend."""
+        with self.database.unit(tenant, write=False) as unit:
+            found = templates.connection(unit, connector)
+        if found is None:
+            raise CallerError(f"{connector} is not connected for {tenant}", code="not_connected", next_step="`twokeys tenant connect`")
+        instance, base_url, sealed = found
+        pair = read_json(self.secrets.unseal(tenant, f"connection/{connector}", sealed).encode())
+        return Connection(instance, base_url, pair["user"], pair["secret"])
+
+    def instance_of(self, tenant: str, connector: str) -> str:
+        """The name of the outside system that an action's target is in."""
+        if connector != "slack":
+            return self.connection_of(tenant, connector).instance
+        with self.database.unit(tenant, write=False) as unit:
+            found = templates.installation(unit)
+        if found is None:
+            raise CallerError(f"no Slack workspace is installed for {tenant}", code="not_connected")
+        return found.team
+
+    def slack_token(self, tenant: str) -> str:
+        """The bot token of the tenant's workspace, empty when there is none."""
+        with self.database.unit(tenant, write=False) as unit:
+            found = templates.installation(unit)
+        return "" if found is None else self.secrets.unseal(tenant, "slack/token", found.token_sealed)
+
+    @cached_property
+    def sender(self) -> Sender:
+        return Sender(self.settings.slack_api_base, self.slack_token, allow_local=self.settings.local)
+
+    def _post(self, tenant: str, channel: str, thread_ts: str, text: str, msg_id: str) -> Posted:
+        job = {"kind": "message", "tenant": tenant, "channel": channel, "thread_ts": thread_ts, "text": text, "msg_id": msg_id}
+        sent = self.sender.send(job)
+        return Posted(sent.kind, sent.channel, sent.ts, sent.error, sent.retry_after_s)
+
+    @cached_property
+    def registry(self) -> Registry:
+        return Registry({"servicenow": ServiceNow(self.connection_of), "slack": SlackMessages(self._post)})
+
+    @cached_property
+    def vault(self) -> Vault:
+        s = self.settings
+        return Vault(
+            endpoint=s.s3_endpoint, region=s.s3_region, bucket=s.s3_bucket, access_key=s.s3_access_key, secret_key=s.s3_secret_key,
+            retain_days=s.retain_days, mode=s.s3_lock_mode,
+        )  # fmt: skip
+
+    # --- policy -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def policies(self) -> Pool:
+        return Pool(self._engine_maker(), self._bundle_of)
+
+    def _engine_maker(self) -> Callable[[], Engine]:
+        s = self.settings
+        if s.policy_engine == "embedded":
+            return embedded
+        if s.policy_engine == "managed":
+            return managed(Path(s.opa_binary), self.state / "opa")
+        parts = urlsplit(s.opa_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise OperatorError("is not an http(s) URL", code="bad_setting", field="TWOKEYS_OPA_URL")
+        host, tls = parts.hostname, parts.scheme == "https"
+        port = parts.port or (443 if tls else 8181)
+        return lambda: Server(host, port, bundle_name="twokeys", tls=tls, token=s.opa_token)
+
+    def _bundle_of(self, tenant: str, revision: str) -> Any:
+        with self.database.unit(tenant, write=False) as unit:
+            return opened(templates.policy(unit, revision).bundle, revision)
+
+    def _policy_files(self, tenant: str, revision: str) -> tuple[PolicySource, ...]:
+        bundle = self._bundle_of(tenant, revision)
+        return tuple(PolicySource(revision, path, digest, text) for path, digest, text in bundle.files())
+
+    # --- cards --------------------------------------------------------------------------------------------------------
+
+    def button_mac(self, data: bytes) -> bytes:
+        """One secret per deployment: the tenant is part of what is authenticated."""
+        return mac(self._button_key, "twokeys/button/v1", data.hex())
+
+    @cached_property
+    def _button_key(self) -> bytes:
+        return derive(bytes.fromhex(self.settings.master_key), "twokeys/buttons/v1")
+
+    def console_url(self, approval: str) -> str:
+        """The page that shows the whole of an approval."""
+        return f"{self.settings.public_url.rstrip('/')}/approvals/{approval}"
+
+    def record_of(self, tenant: str, approval: str) -> CardRecord:
+        """An approval as people see it now."""
+        with self.database.unit(tenant, write=False) as unit:
+            found = approvals.load(unit, approval)
+            return approvals.card_record(
+                found, people.profiles(unit), console_url=self.console_url(approval), environment=people.tenant(unit).environment
+            )
+
+    def render(self, record: CardRecord) -> Card:
+        """The Slack card of a record."""
+        return render(record, self.settings.deployment, self.button_mac)
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def start(self) -> Start:
+        return Start(self.database, self.hash_key, clock.random_bytes)
+
+    @cached_property
+    def decide(self) -> Decide:
+        return Decide(self.database, clock.now_utc)
+
+    @cached_property
+    def cancel(self) -> Cancel:
+        return Cancel(self.database)
+
+    @cached_property
+    def resolve(self) -> Resolve:
+        return Resolve(self.database, self.execute)
+
+    @cached_property
+    def publish(self) -> Publish:
+        return Publish(self.database, self.registry.catalog)
+
+    @cached_property
+    def admit(self) -> Admit:
+        def policy_for(tenants: Any) -> tuple[str, bytes, bytes]:
+            bundle = shipped(tenants)
+            return bundle.revision, bundle.archive, sha256(bundle.archive)
+
+        return Admit(self.database, self.secrets, clock.random_hex, policy_for)
+
+    # --- stages -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def execute(self) -> Execute:
+        return Execute(
+            self.registry, executor=f"twokeys/{self.settings.deployment}", signer=lambda tenant: self.secrets.signer(tenant, "receipt"),
+            verify=self.secrets.verify, hash_key=self.hash_key, chance=lambda: clock.random_bytes(1)[0] / 256,
+        )  # fmt: skip
+
+    @cached_property
+    def _judge(self) -> Judge:
+        def success_of(tenant: str, key: str) -> tuple[str, bytes, bytes, str] | None:
+            with self.database.unit(tenant, write=False) as unit:
+                return around.success_elsewhere(unit, key)
+
+        def holder_of(tenant: str, key: str) -> tuple[str, str] | None:
+            with self.database.unit(tenant, write=False) as unit:
+                return around.intent_holder(unit, key)
+
+        return Judge(
+            self.registry, instance_of=self.instance_of, policy_of=self.policies.of, hash_key=self.hash_key, success_of=success_of,
+            holder_of=holder_of, random_bytes=clock.random_bytes, monotonic=clock.monotonic,
+        )  # fmt: skip
+
+    @cached_property
+    def seal(self) -> Seal:
+        return Seal(
+            self.database, self.vault, signer=lambda tenant: self.secrets.signer(tenant, "bundle"),
+            trust=lambda tenant: trust_text(self.database, self.settings.deployment, tenant), verifier=one_file().encode(),
+            policy_files=self._policy_files, retain_days=self.settings.retain_days,
+        )  # fmt: skip
+
+    @cached_property
+    def log(self) -> Log:
+        return Log(self.database, deployment=self.settings.deployment, signer=lambda tenant: self.secrets.signer(tenant, "log"))
+
+    @cached_property
+    def delivery(self) -> Delivery:
+        return Delivery(self.database, self.sender, record_of=self.record_of, render=self.render)
+
+    @cached_property
+    def worker(self) -> Worker:
+        hands = Hands(
+            judge=self._judge, execute=self.execute, seal=self.seal, card_body=lambda record: jcs(card_body.compose(record).whole),
+            console_url=self.console_url, environment=self.settings.env,
+        )  # fmt: skip
+        name = f"{self.process}-{clock.random_hex(4)}"
+        return Worker(self.database, hands, name=name, lease_seconds=self.settings.lease_seconds)
+
+    def run_worker(self) -> None:
+        """The worker with its tasks, until it is stopped."""
+        self.database.self_test()
+        tasks = (("log", 0.1, self.log.step), ("tick", 0.5, Tick(self.database).step), ("outbox", 0.1, self.delivery.step))
+        try:
+            self.worker.run(tasks)
+        finally:
+            self.policies.close()
+            self.database.close()

@@ -1,0 +1,369 @@
+"""The worker: lease work, run the stages, commit each result once, and keep the clocks, the log and the outbox moving."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass, replace
+
+from engine.errors import Conflict, OperatorError, TwokeysError
+from engine.gate.permit import Permit
+from engine.gate.receipt import Outcome
+from engine.kernel import settle_cancel
+from engine.limits import claim_batch, heartbeat_seconds, hold_receipt_seconds_max
+from governance import clock, log
+from governance.stages import advance as advancing
+from governance.stages import ask as asking
+from governance.stages.execute import Execute, effect_seconds_max
+from governance.stages.judge import Ask, Go, Judge, Opinion, Reuse
+from governance.stages.seal import Seal
+from governance.store import approvals, around, cases
+from governance.store.around import Around
+from governance.store.case import Case, FenceLost
+from governance.store.dispatch import Dispatch, Lease
+from governance.store.unit import Database
+
+_say = log.get("worker")
+around_seconds_max = 1.0  # switches, people and policy older than this are read again before a verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """The stages with their tools, as wired."""
+
+    judge: Judge
+    execute: Execute
+    seal: Seal
+    card_body: asking.CardBody
+    console_url: Callable[[str], str]
+    environment: str
+
+
+@dataclass(slots=True)
+class _Drive:
+    """One run in hand from a claim until it waits, ends or is lost."""
+
+    lease: Lease
+    case: Case
+    around: Around
+    read_at: float
+    done: tuple[Permit, Outcome] | None = None  # performed, its receipt not yet committed
+    opinion: Opinion | None = None  # given while the receipt was being committed
+
+
+class Worker:
+    """One process of stages. Everything correct rests on the database; this only keeps things moving."""
+
+    def __init__(self, database: Database, hands: Hands, *, name: str, lease_seconds: float, threads: int = 2) -> None:
+        self._database = database
+        self._dispatch = Dispatch(database)
+        self._hands = hands
+        self._name = name
+        self._ttl = lease_seconds
+        self._beat = min(heartbeat_seconds, lease_seconds / 3)
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="drive")
+        self._side = ThreadPoolExecutor(threads, thread_name_prefix="judge")
+        self._held_until = clock.monotonic() + lease_seconds
+        self._free = threading.Semaphore(threads)
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def run(self, tasks: tuple[tuple[str, float, Callable[[], int]], ...]) -> None:
+        """Work until `stop`; each task (name, seconds between, step) runs in a thread of its own beside the drives."""
+        threads = [threading.Thread(target=self._every, args=task, name=task[0], daemon=True) for task in tasks]
+        threads.append(
+            threading.Thread(
+                target=self._every, args=("heartbeat", self._beat, self._heartbeat), name="heartbeat", daemon=True
+            )
+        )
+        for thread in threads:
+            thread.start()
+        pause = 0.02
+        while not self._stop.is_set():
+            self._wake.clear()
+            found = self._claim()
+            if found:
+                pause = 0.02
+                continue
+            self._wake.wait(pause)
+            pause = min(pause * 1.5, 0.25)
+        self._pool.shutdown(wait=True)
+        self._side.shutdown(wait=True)
+        for thread in threads:
+            thread.join(timeout=5)
+
+    def stop(self) -> None:
+        """Finish the intents in hand and take no more."""
+        self._stop.set()
+        self._wake.set()
+
+    def drain(self) -> int:
+        """Everything that is runnable now, in this thread; for tests and one-shot commands. How many items were driven."""
+        count = 0
+        while not self._stop.is_set():
+            leases = self._dispatch.claim(self._name, claim_batch, self._ttl)
+            self._held_until = clock.monotonic() + self._ttl
+            if not leases:
+                return count
+            for lease in leases:
+                self._guarded(lease)
+                count += 1
+        return count
+
+    def _claim(self) -> bool:
+        slots = 0
+        while slots < claim_batch and self._free.acquire(blocking=False):
+            slots += 1
+        if slots == 0:
+            self._wake.wait(0.05)
+            return False
+        leases: list[Lease] = []
+        try:
+            asked_at = clock.monotonic()
+            leases = self._dispatch.claim(self._name, slots, self._ttl)
+            self._held_until = max(self._held_until, asked_at + self._ttl) if leases else self._held_until
+        except TwokeysError as error:
+            _say.warning("claim failed", error=str(error))
+            clock.sleep(0.5)
+        for _ in range(slots - len(leases)):
+            self._free.release()
+        for lease in leases:
+            self._pool.submit(self._released, lease)
+        return bool(leases)
+
+    def _released(self, lease: Lease) -> None:
+        try:
+            self._guarded(lease)
+        finally:
+            self._free.release()
+            self._wake.set()
+
+    def _guarded(self, lease: Lease) -> None:
+        """One drive; whatever goes wrong is said with its run, and the lease brings it back."""
+        with log.about(tenant=lease.tenant, run=lease.run, item=lease.item, stage=lease.stage):
+            try:
+                self._drive(lease)
+            except FenceLost as error:
+                _say.warning("lease lost", reason=str(error))
+            except TwokeysError as error:
+                _say.error("stage failed", code=error.code, reason=str(error))
+                self._put_back(lease, str(error))
+            except Exception:  # a fault of ours in one run must not stop the others; the item comes back and shows it
+                _say.exception("stage crashed")
+                self._put_back(lease, "internal error")
+
+    def _every(self, name: str, seconds: float, step: Callable[[], int]) -> None:
+        while not self._stop.is_set():
+            try:
+                busy = step() > 0
+            except TwokeysError as error:
+                busy = False
+                _say.warning("task failed", task=name, code=error.code, reason=str(error))
+            except Exception:  # a task that dies would be silence; it is said and tried again
+                busy = False
+                _say.exception("task crashed", task=name)
+            self._stop.wait(0.01 if busy and name != "heartbeat" else seconds)
+
+    def _heartbeat(self) -> int:
+        begun = clock.monotonic()
+        self._dispatch.heartbeat(self._name, self._ttl)
+        self._held_until = max(self._held_until, begun + self._ttl)
+        return 0
+
+    def _put_back(self, lease: Lease, reason: str) -> None:
+        with contextlib.suppress(TwokeysError), self._database.unit(lease.tenant) as unit:
+            unit.run(
+                "update work set state = 'ready', faults = faults + 1, owner = '', lease_until = null, "
+                "eligible_at = clock_timestamp() + make_interval(secs => least(60, 5 * (faults + 1))) "
+                "where tenant = :tenant and run = :run and item = :item and stage = :stage and owner = :owner and epoch = :epoch",
+                run=lease.run, item=lease.item, stage=lease.stage, owner=lease.owner, epoch=lease.epoch,
+            )  # fmt: skip
+            unit.run(
+                "update promise set last_error = :reason where tenant = :tenant and run = :run and promise = :item",
+                run=lease.run, item=lease.item, reason=reason[:500],
+            )  # fmt: skip
+
+    # --- one run ------------------------------------------------------------------------------------------------------
+
+    def _drive(self, lease: Lease) -> None:
+        if lease.stage == "seal":
+            self._hands.seal.run(lease)
+            return
+        drive = self._load(lease)
+        while True:
+            granted = self._decide_and_commit(drive)
+            if granted is None:
+                return
+            if self._stop.is_set() and drive.lease.stage != "execute":
+                return
+            self._outlive(effect_seconds_max)
+            drive.done = (granted, self._hands.execute.perform(granted))
+
+    def _load(self, lease: Lease) -> _Drive:
+        with self._database.unit(lease.tenant, write=False) as unit:
+            case = cases.load(unit, lease.run)
+            return _Drive(lease, case, around.load(unit, case), clock.monotonic())
+
+    def _decide_and_commit(self, drive: _Drive) -> Permit | None:
+        """Decide as far as possible without touching the outside, commit once; decide again when the run moved meanwhile."""
+        for _ in range(20):
+            try:
+                granted = self._decide(drive)
+                self._commit(drive)
+            except Conflict as error:
+                if error.code not in ("version", "busy", "approval_open", "intent_pkey", "receipt_success"):
+                    raise
+                fresh = self._load(drive.lease)
+                drive.case, drive.around, drive.read_at, drive.opinion = fresh.case, fresh.around, fresh.read_at, None
+                continue
+            return granted
+        raise OperatorError(f"run {drive.lease.run} moved twenty times while it was being decided", code="contention")
+
+    def _commit(self, drive: _Drive) -> None:
+        kept = [row for row in drive.case.rows.get("work", ()) if row["state"] == "leased"]
+        with self._database.unit(drive.lease.tenant) as unit:
+            cases.commit(unit, drive.case, (drive.lease,), keeper=(self._name, self._ttl))
+            if kept:
+                item, stage = kept[-1]["item"], kept[-1]["stage"]
+                drive.lease = replace(
+                    drive.lease,
+                    item=item,
+                    stage=stage,
+                    epoch=cases.epoch_of(unit, drive.lease.run, item, stage),
+                    faults=0,
+                )
+        drive.case.committed()
+        drive.done = None
+
+    def _decide(self, drive: _Drive) -> Permit | None:
+        case, stage = drive.case, drive.lease.stage
+        case.work_done.append((drive.lease.item, stage))
+        if drive.done is not None:
+            granted, outcome = drive.done
+            case.now = max(case.now, self._db_now(drive))
+            self._hands.execute.settle(case, granted, outcome, how="performed")
+            return self._go_on(drive)
+        if case.ended:
+            return None
+        if stage == "advance":
+            return self._advance(drive)
+        row = case.promises[drive.lease.item]
+        if row.state == "running":
+            return self._take_over(drive)
+        if row.state in ("succeeded", "failed_terminal", "canceled", "unknown", "waiting_approval"):
+            return None
+        return self._consider(drive, drive.lease.item)
+
+    def _go_on(self, drive: _Drive) -> Permit | None:
+        """After a result: the program's next turn in the same commit, unless the run is being cancelled or waits for another try."""
+        case = drive.case
+        if settle_cancel(case.history, case.micros):
+            case.rows.pop("work", None)
+            case.close("canceled")
+            return None
+        follow = case.rows.get("work", [])
+        if any(row["stage"] == "advance" and row["state"] == "leased" for row in follow):
+            case.rows["work"] = [row for row in follow if row["stage"] != "advance"]
+            return self._advance(drive)
+        return None
+
+    def _advance(self, drive: _Drive) -> Permit | None:
+        case = drive.case
+        if case.cancel_requested:
+            if settle_cancel(case.history, case.micros):
+                case.close("canceled")
+            return None
+        promise = advancing.step(case, drive.around.definition)
+        if promise is None:
+            return None
+        if self._stop.is_set():
+            case.put_work(promise, "judge")
+            return None
+        return self._consider(drive, promise)
+
+    def _take_over(self, drive: _Drive) -> Permit | None:
+        """An attempt was in flight when its worker was lost: look first, and never repeat blindly."""
+        case = drive.case
+        row = case.promises[drive.lease.item]
+        with self._database.unit(drive.lease.tenant, write=False) as unit:
+            action = cases.action(unit, drive.lease.run, row.promise, row.rev)
+        granted, outcome = self._hands.execute.look(case, action)
+        _say.info("took over", outcome=outcome.status)
+        self._hands.execute.settle(case, granted, outcome, how="looked")
+        return self._go_on(drive)
+
+    def _consider(self, drive: _Drive, promise: str) -> Permit | None:
+        case = drive.case
+        found = self._approval(drive, promise)
+        if drive.opinion is None or drive.opinion.promise != promise:
+            drive.opinion = self._opinion(drive, promise, found)
+        opinion, drive.opinion = drive.opinion, None
+        case.now = max(case.now, self._db_now(drive))
+        ruling = self._hands.judge.record(case, drive.around, opinion, found, drive.lease.faults)
+        if ruling is None:
+            return self._go_on(drive)
+        if isinstance(ruling, Go):
+            first = (
+                not any(key == ruling.action.key for key, _ in case.receipts_n) and case.promises[promise].attempt == 0
+            )
+            return self._hands.execute.intend(case, ruling.action, ruling.judgement, ruling.release, first=first)
+        if isinstance(ruling, Ask):
+            self._ask(drive, ruling, found)
+            return None
+        return self._reuse(drive, ruling)
+
+    def _ask(self, drive: _Drive, ruling: Ask, found: approvals.Recorded | None) -> None:
+        approval = f"ap_{clock.random_hex(8)}"
+        asking.ask(
+            drive.case, drive.around, ruling.action, ruling.judged, ruling.verdict_n, found, approval=approval,
+            card_body=self._hands.card_body, console_url=self._hands.console_url(approval), environment=self._hands.environment,
+        )  # fmt: skip
+
+    def _reuse(self, drive: _Drive, ruling: Reuse) -> Permit | None:
+        with self._database.unit(drive.lease.tenant, write=False) as unit:
+            result = cases.result_under(unit, ruling.run, ruling.action.key)
+        self._hands.execute.reuse(
+            drive.case, ruling.action, ruling.run, ruling.body, ruling.signature, ruling.key_id, result
+        )
+        return self._go_on(drive)
+
+    def _approval(self, drive: _Drive, promise: str) -> approvals.Recorded | None:
+        approval = drive.case.promises[promise].approval
+        if not approval:
+            return None
+        with self._database.unit(drive.lease.tenant, write=False) as unit:
+            return approvals.load(unit, approval)
+
+    def _opinion(self, drive: _Drive, promise: str, found: approvals.Recorded | None) -> Opinion:
+        """A receipt that is not yet stored waits for this verdict 50 ms at most; then it is committed alone."""
+        if clock.monotonic() - drive.read_at > around_seconds_max:
+            with self._database.unit(drive.lease.tenant, write=False) as unit:
+                drive.around, drive.read_at = around.load(unit, drive.case), clock.monotonic()
+        if drive.done is None:
+            return self._hands.judge.opinion(drive.case, drive.around, promise, found)
+        future: Future[Opinion] = self._side.submit(self._hands.judge.opinion, drive.case, drive.around, promise, found)
+        try:
+            return future.result(hold_receipt_seconds_max)
+        except NotYet:
+            drive.case.put_work(promise, "judge", keep=True)
+            self._commit(drive)
+            drive.case.work_done.append((promise, "judge"))
+            return future.result()
+
+    def _outlive(self, seconds: float) -> None:
+        """The lease must outlive the call: extend it now if it would not, and give up the intent's call if it cannot be."""
+        if self._held_until - clock.monotonic() > seconds:
+            return
+        self._heartbeat()
+        if self._held_until - clock.monotonic() <= min(seconds, self._ttl / 2):
+            raise FenceLost("the lease would run out during the call")
+
+    def _db_now(self, drive: _Drive) -> datetime.datetime:
+        """The database's clock as of the last read, moved on by our own monotonic seconds."""
+        return drive.around.now + datetime.timedelta(seconds=clock.monotonic() - drive.read_at)
