@@ -58,6 +58,7 @@ INSTALLATION_LOST = frozenset(
 )
 _code = re.compile(r"[a-z0-9_]{1,80}")
 _log = logging.getLogger("twokeys.slack.api")
+_log.setLevel(logging.CRITICAL)  # the SDK logs whole answers; what matters of them is in Sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ class _Client(WebClient):
         )
         with opener.open(req, timeout=self.timeout) as answer:
             body = answer.read(answer_bytes_max)
+            if answer.length and len(body) < answer_bytes_max:
+                raise http.client.IncompleteRead(body, answer.length)
             return {"status": answer.status, "headers": answer.headers, "body": body.decode("utf-8")}
 
 

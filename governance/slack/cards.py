@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.canonical import jcs
 from engine.gate.card import CardRecord
 from governance.slack import body, phases
 from governance.slack.blocks import Block, button, confirm_text_chars_max, faults, plain
@@ -26,6 +27,11 @@ class Card:
     text: str
     body_digest: bytes
     cut: bool
+
+
+def body_bytes(record: CardRecord) -> bytes:
+    """The JCS bytes of the whole body, for whoever stores them beside their digest."""
+    return jcs(body.whole(record))
 
 
 def body_digest(record: CardRecord) -> bytes:

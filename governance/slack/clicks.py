@@ -15,7 +15,8 @@ from engine.canonical import sha256
 from engine.errors import CallerError
 from engine.gate.card import CardRecord
 from engine.limits import reason_chars_max
-from governance.slack import views
+from governance.commands.decide import Answer, Press
+from governance.slack import phases, views
 from governance.slack.api import Sent
 from governance.slack.blocks import Block, context, deadline, header, link, plain, section
 from governance.slack.buttons import (
@@ -37,10 +38,12 @@ Payload = dict[str, Any]
 COMMAND = "/twokeys"
 EVENTS = ("app_uninstalled", "tokens_revoked")
 pending_shown_max = 20
+Reply = dict[str, str]  # channel, user, thread_ts, response_url
 
 _team = re.compile(r"[TE][A-Z0-9]{2,20}")
 _user = re.compile(r"[UW][A-Z0-9]{2,20}")
 _channel = re.compile(r"[CDG][A-Z0-9]{2,20}")
+_response_url = re.compile(r"https?://[!-~]{1,480}")
 _ts = re.compile(r"[0-9]{1,12}\.[0-9]{1,9}")
 
 old_card = "This card is from another version of Twokeys, so your click changed nothing. Look at the newest card."
@@ -52,31 +55,10 @@ too_late = "Slack did not open the window in time. Nothing was recorded; click a
 help_text = "`/twokeys pending` lists what waits for you · `/twokeys help` is this"
 
 
-class AnswerLike(Protocol):
-    """What the command says; the sentence is what the person reads."""
-
-    @property
-    def ok(self) -> bool: ...
-    @property
-    def code(self) -> str: ...
-    @property
-    def sentence(self) -> str: ...
-
-
 class Opener(Protocol):
     """Opens a modal; slack/modals does."""
 
     def open(self, tenant: str, trigger_id: str, view: Block) -> Sent: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Where the clicker is, for the ephemeral sentence that the command enqueues with its decision."""
-
-    channel: str
-    user: str
-    thread_ts: str
-    response_url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +84,7 @@ class Seams:
     deployment: str
     mac: Mac
     tenant_of: Callable[[str], str | None]  # Slack team id -> tenant, None when it is not installed
-    press: Callable[..., Any]  # makes the command's Press from keywords
-    decide: Callable[[Any], AnswerLike]
+    decide: Callable[[Press], Answer]  # also enqueues the ephemeral sentence when the press has a reply
     record_of: Callable[[str, str], CardRecord | None]  # tenant, approval
     waiting_for: Callable[[str, str], Sequence[Waiting]]  # tenant, actor_ref
     tell: Callable[[str, Reply, str], None]  # enqueue one ephemeral sentence, in its own transaction
@@ -169,7 +150,7 @@ class Clicks:
             return self._say(person, reply, unknown_here, "slack_unknown_approval")
         # The window shows the request as it is now, so what it sends back names what it shows.
         now = Pressed(pressed.deployment, pressed.approval, record.card_rev, record.action_sha256[:16], pressed.mac16)
-        opened = Opened(now, person.user, reply.channel, reply.thread_ts, "")
+        opened = Opened(now, person.user, reply["channel"], reply["thread_ts"], "")
         make = views.reject if action_id == REJECT else views.review
         trigger = payload.get("trigger_id")
         view = make(record, opened, self._seams.mac)
@@ -207,7 +188,7 @@ class Clicks:
         kind = "reject" if callback_id == views.SUBMIT_REJECT else "key"
         self._seams.count("slack_submission")
         answer = self._press(
-            person, opened.pressed, kind, "slack_modal", reason, None, _dedupe(payload), opened.blocks_sha256
+            person, opened.pressed, kind, "slack_modal", reason, {}, _dedupe(payload), opened.blocks_sha256
         )
         return _next_view(opened.pressed.name, answer.sentence)
 
@@ -243,7 +224,7 @@ class Clicks:
             name = "AP-" + row.approval.removeprefix("ap_")[:6]
             title = clip(f"{name}: {one_line(row.summary)} on {one_line(row.target)}", 200, 300)[0]
             given = plain(f"{clip(one_line(row.tier), 8)[0]} risk · {row.given} of {row.needed} keys")
-            until = deadline("expires", row.expires_epoch, one_line(row.expires_at))
+            until = deadline("expires", row.expires_epoch, phases.clock_time(row.expires_at))
             blocks += [
                 section(f"tk_p{n}", title),
                 context(f"tk_q{n}", [given, until, link(row.console_url, "Open in the console")]),
@@ -293,12 +274,12 @@ class Clicks:
         kind: str,
         via: str,
         reason: str,
-        reply: Reply | None,
+        reply: Reply,
         dedupe_key: str,
         blocks_sha256: str,
-    ) -> AnswerLike:
+    ) -> Answer:
         return self._seams.decide(
-            self._seams.press(
+            Press(
                 tenant=person.tenant,
                 approval=pressed.approval,
                 actor_kind="slack",
@@ -369,12 +350,12 @@ def _reply(payload: Payload) -> Reply:
         (part["thread_ts"] for part in (message, container) if type(part) is dict and part.get("thread_ts")), ""
     )
     url = payload.get("response_url")
-    return Reply(
-        channel if _channel.fullmatch(channel) else "",
-        _id(payload.get("user")),
-        thread if isinstance(thread, str) and _ts.fullmatch(thread) else "",
-        url if isinstance(url, str) and len(url) <= 500 else "",
-    )
+    return {
+        "channel": channel if _channel.fullmatch(channel) else "",
+        "user": _id(payload.get("user")),
+        "thread_ts": thread if isinstance(thread, str) and _ts.fullmatch(thread) else "",
+        "response_url": url if isinstance(url, str) and _response_url.fullmatch(url) else "",
+    }
 
 
 def _dedupe(payload: Payload) -> str:

@@ -34,7 +34,7 @@ def status(record: CardRecord) -> Block:
     if record.is_open:
         parts: list[Block | None] = [
             plain(f"⏳ {count}"),
-            deadline("expires", record.expires_epoch, _short(record.expires_at, 40)),
+            deadline("expires", record.expires_epoch, clock_time(record.expires_at)),
         ]
     else:
         sign, word, _ = _phase(record)
@@ -54,7 +54,7 @@ def excluded(record: CardRecord) -> Block | None:
     """Who can never hold a key here, and why."""
     if not record.excluded:
         return None
-    names = ", ".join(f"not {_short(name)} ({_short(why, 60)})" for name, why in record.excluded)
+    names = ", ".join(f"not {_short(name)} ({_short(why, 60).replace('_', ' ')})" for name, why in record.excluded)
     return context("tk_not", [plain(clip(names, 400, _excluded_weight_max)[0])])
 
 
@@ -77,15 +77,16 @@ def keys_given(record: CardRecord) -> list[Block]:
 def outcome(record: CardRecord) -> Block:
     """How it ended, in the place of the buttons."""
     sign, word, note = _phase(record)
-    who_decided = " and ".join(_short(name, 40) for name, _, _ in record.given[:_keys_shown_max])
-    head = f"{sign} {word}"
-    if record.phase in ("decided", "running") and who_decided:
-        head = f"{sign} Approved by {who_decided}" + (" · running…" if record.phase == "running" else "")
-    parts = [words(head, bold=True)]
     said = _short(record.outcome, 600, _outcome_weight_max)
-    if record.outcome.strip():
+    approvers = " and ".join(_short(name, 40) for name, _, _ in record.given[:_keys_shown_max])
+    if record.phase in ("decided", "running") and approvers:
+        word = f"Approved by {approvers}" + (" · running…" if record.phase == "running" else "")
+    elif said.lower().startswith(word.lower()):
+        word, said = said, ""  # "Rejected by Li: not today" needs no headline above it
+    parts = [words(f"{sign} {word}", bold=True)]
+    if said:
         parts.append(words(f"\n{said}"))
-    if note:
+    if note and not said:
         parts.append(words(f"\n{note}", italic=True))
     return rich("tk_outcome", [line(*parts)])
 

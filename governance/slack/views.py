@@ -135,7 +135,7 @@ def _everything(record: CardRecord) -> Iterator[Block]:
         yield line(words(rule))
     yield line(words(body.holders(record)))
     for name, why in record.excluded:
-        yield line(words(f"Not {one_line(name)} ({one_line(why)})"))
+        yield line(words(f"Not {one_line(name)} ({one_line(why).replace('_', ' ')})"))
     yield line(words("Action digest  ", bold=True), words(record.action_sha256))
     yield line(words("Policy revision  ", bold=True), words(one_line(record.policy_revision)))
 

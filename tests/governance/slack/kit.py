@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from engine.gate.card import CardRecord
+from governance.commands.decide import Answer, Press
 from governance.slack import buttons
 from governance.slack.api import Sent
 from governance.slack.clicks import Clicks, Seams
@@ -135,32 +136,25 @@ def command(text: str, **changed: Any) -> dict[str, Any]:
     return {**fields, **changed}
 
 
-@dataclass
-class Answered:
-    ok: bool = True
-    code: str = "key_given"
-    sentence: str = "You gave key 1 of 2."
-    status: str = "requested"
-    given: int = 1
-    needed: int = 2
+KEY_GIVEN = Answer("key_given", True, "Your key is in: 1 of 2.", "requested", 1, 2)
 
 
 @dataclass
 class World:
     """What the handlers did to the outermost seam."""
 
-    pressed: list[dict[str, Any]] = field(default_factory=list)
+    pressed: list[Press] = field(default_factory=list)
     told: list[tuple[str, Any, str]] = field(default_factory=list)
     opened: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     counted: list[str] = field(default_factory=list)
     lost: list[tuple[str, str]] = field(default_factory=list)
-    answer: Answered = field(default_factory=Answered)
+    answer: Answer = KEY_GIVEN
     records: dict[tuple[str, str], CardRecord] = field(default_factory=dict)
     waiting: list[Any] = field(default_factory=list)
     modal: Sent = field(default_factory=lambda: Sent("ok"))
     broken: Exception | None = None
 
-    def decide(self, press: dict[str, Any]) -> Answered:
+    def decide(self, press: Press) -> Answer:
         if self.broken:
             raise self.broken
         self.pressed.append(press)
@@ -182,7 +176,6 @@ class World:
                 deployment=deployment,
                 mac=mac,
                 tenant_of={TEAM: "acme", "T0OTHER": "other"}.get,
-                press=lambda **parts: parts,
                 decide=self.decide,
                 record_of=lambda tenant, approval: self.records.get((tenant, approval)),
                 waiting_for=self.waiting_for,
