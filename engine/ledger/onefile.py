@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import re
 import sys
 from types import ModuleType
 
@@ -44,7 +45,9 @@ PARTS: tuple[ModuleType, ...] = (
 )
 
 _head = '''#!/usr/bin/env python3
-"""Verifies a Twokeys evidence bundle offline:  python verify.py BUNDLE.zip --trust policy.txt
+"""Verifies the evidence bundle of one Twokeys run offline.
+
+    python verify.py BUNDLE.zip --trust policy.txt
 
 Python 3.11 or newer and this one file; the package `cryptography` is used when it is there. It reads the two files that
 you name and nothing else, writes to standard output, and starts no network connection. What each step checks is
@@ -61,7 +64,7 @@ from __future__ import annotations
 _tail = """
 
 def _read_file(path: str) -> bytes:
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         return file.read(container_bytes_max + 1)
 
 
@@ -72,7 +75,7 @@ if __name__ == "__main__":
 
 def one_file() -> str:
     """The text of verify.py."""
-    outside: set[str] = {"import sys"}
+    outside: dict[str, set[str]] = {"sys": set(), "pathlib": {"Path"}}
     taken: dict[str, str] = {}
     bodies = []
     digest = hashlib.sha256()
@@ -80,7 +83,8 @@ def one_file() -> str:
         source = inspect.getsource(module)
         digest.update(source.encode())
         body, imports = _without_imports(module.__name__, source)
-        outside |= imports
+        for source_module, names in imports.items():
+            outside.setdefault(source_module, set()).update(names)
         for name in _top_names(source):
             if name in taken:
                 raise SystemExit(f"{name} stands in {taken[name]} and in {module.__name__}; rename one")
@@ -88,28 +92,34 @@ def one_file() -> str:
         rule = "# " + "=" * 18
         bodies.append(f"\n\n{rule} {module.__name__} {'=' * (98 - len(module.__name__))}\n\n{body}")
     head = _head.format(digest=digest.hexdigest())
-    return head + "\n".join(sorted(outside, key=_import_order)) + "\n" + "".join(bodies) + _tail
+    plain = [f"import {name}\n" for name in sorted(outside) if not outside[name]]
+    named = [f"from {name} import {', '.join(sorted(outside[name]))}\n" for name in sorted(outside) if outside[name]]
+    return head + "".join(plain + named) + "".join(bodies)[1:] + _tail
 
 
-def _without_imports(name: str, source: str) -> tuple[str, set[str]]:
-    """The module's text without its top imports, and those of the imports that come from outside the product."""
+def _without_imports(name: str, source: str) -> tuple[str, dict[str, set[str]]]:
+    """The module's text without its top imports, and what those bring in from outside the product."""
     lines = source.splitlines()
-    outside: set[str] = set()
+    outside: dict[str, set[str]] = {}
+    known = {module.__name__ for module in PARTS}
     for node in ast.parse(source).body:
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
-        inside = isinstance(node, ast.ImportFrom) and (node.module or "").startswith("engine.")
-        if isinstance(node, ast.ImportFrom):
-            known = [module.__name__ for module in PARTS]
-            if any(alias.asname for alias in node.names) or (inside and node.module not in known):
-                raise SystemExit(f"{name}, line {node.lineno}: import the name itself, from a part of the verifier")
-        elif any(alias.name.startswith("engine") for alias in node.names):
-            raise SystemExit(f"{name}, line {node.lineno}: import names, not the module")
-        if not inside and ast.unparse(node) != "from __future__ import annotations":
-            outside.add(ast.unparse(node))
+        if any(alias.asname for alias in node.names):
+            raise SystemExit(f"{name}, line {node.lineno}: import the name itself")
+        if isinstance(node, ast.Import):
+            outside.update({alias.name: set() for alias in node.names})
+        elif node.module and node.module.startswith("engine"):
+            if node.module not in known:
+                raise SystemExit(f"{name}, line {node.lineno}: {node.module} is no part of the verifier")
+        elif node.module and node.module != "__future__":
+            outside.setdefault(node.module, set()).update(alias.name for alias in node.names)
         for number in range(node.lineno - 1, node.end_lineno or node.lineno):
             lines[number] = ""
-    return "\n".join(lines).strip() + "\n", outside
+    stray = sorted(module for module in outside if module.startswith("engine"))
+    if stray:
+        raise SystemExit(f"{name}: import names from {stray[0]}, not the module")
+    return re.sub("\n{4,}", "\n\n\n", "\n".join(lines)).strip() + "\n", outside
 
 
 def _top_names(source: str) -> set[str]:
@@ -121,10 +131,6 @@ def _top_names(source: str) -> set[str]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names |= {leaf.id for target in targets for leaf in ast.walk(target) if isinstance(leaf, ast.Name)}
     return names
-
-
-def _import_order(line: str) -> tuple[bool, str]:
-    return line.startswith("from"), line
 
 
 if __name__ == "__main__":

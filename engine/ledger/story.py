@@ -34,6 +34,7 @@ class Asked:
     """One request for approval as its entries tell it."""
 
     body: dict[str, Any]
+    seconds: float  # from asking to expiry
     keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     state: str = "open"  # open | released | rejected | expired | canceled
     persons: tuple[str, ...] = ()
@@ -101,7 +102,7 @@ class Story:
 
     def _queued(self, entry: Entry) -> None:
         self._tenant, self._run = entry.tenant, entry.chain
-        self._requester = entry.actor["id"] if entry.actor["type"] == "person" else ""
+        self._requester = entry.actor["id"]
 
     def _proposed(self, entry: Entry) -> None:
         body = entry.body
@@ -179,22 +180,31 @@ class Story:
         verdict = self._verdict_of(body["promise"], body["verdict_n"])
         if body["approval"] in self.approvals:
             _broken("approval-twice", f"{body['approval']} is asked twice")
-        if verdict["effect"] != "needs_approval":
-            _broken("approval-verdict", f"verdict {verdict['n']} asks for no approval")
         if verdict is not self._verdicts[body["promise"]][-1]:
             _broken("approval-verdict", f"verdict {verdict['n']} is not the newest of promise {body['promise']}")
-        for name in ("action_sha256", "policy_revision", "tier", "groups", "counts"):
+        wanted, lasts_max = self._wanted(verdict)
+        for name in ("action_sha256", "policy_revision", "tier"):
             if body[name] != verdict[name]:
                 _broken("approval-verdict", f"{name} differs from verdict {verdict['n']}")
-        if body["keys"] < verdict["keys"]:
-            _broken("approval-verdict", f"asks for {body['keys']} keys, verdict {verdict['n']} for {verdict['keys']}")
+        for name in ("keys", "groups", "counts"):
+            if body[name] != wanted[name]:
+                _broken("approval-verdict", f"asks for {name} {body[name]!r} where {wanted[name]!r} are needed")
         lasts = (instant(body["expires_at"]) - instant(entry.at)).total_seconds()
-        if not 0 < lasts <= verdict["expires_in_s"] + 1:
-            _broken("approval-expiry", f"expires after {lasts:.0f} seconds, verdict allows {verdict['expires_in_s']}")
+        if not 0 < lasts <= lasts_max + 1:
+            _broken("approval-expiry", f"expires after {lasts:.0f} seconds where {lasts_max:.0f} are allowed")
         lineage = {ancestor["person"] for ancestor in body["lineage"]}
         if self._requester and self._requester not in lineage:
             _broken("approval-lineage", f"{self._requester} started the run and is missing from the lineage")
-        self.approvals[body["approval"]] = Asked(body)
+        self.approvals[body["approval"]] = Asked(body, lasts)
+
+    def _wanted(self, verdict: dict[str, Any]) -> tuple[dict[str, Any], float]:
+        """What must be asked for, and for how long: by the verdict, or as before when only the action drifted."""
+        if verdict["effect"] == "needs_approval":
+            return verdict, verdict["expires_in_s"]
+        before = [asked for asked in self.approvals.values() if asked.body["promise"] == verdict["promise"]]
+        if verdict["effect"] != "allow" or not before:
+            _broken("approval-verdict", f"verdict {verdict['n']} asks for no approval")
+        return before[-1].body, before[-1].seconds
 
     def _key(self, entry: Entry) -> None:
         body = entry.body
@@ -291,14 +301,15 @@ class Story:
         """An allow for exactly this action, or keys that satisfy the stricter of what was asked and what is asked now."""
         verdict = self._verdict_of(body["promise"], body["verdict_n"])
         given = self._verdicts[body["promise"]]
-        same = [one for one in given if one["action_sha256"] == body["action_sha256"]]
         if verdict is not given[-1] or verdict["action_sha256"] != body["action_sha256"]:
             _broken("executed-unapproved", "the intent does not rest on the newest verdict about this action")
         if verdict["policy_revision"] != body["policy_revision"]:
             _broken("executed-unapproved", "the intent names another policy revision than its verdict")
-        if any(one["effect"] == "deny" and one["deny_kind"] != "fault" for one in same) or verdict["effect"] == "deny":
+        denied = any(one["effect"] == "deny" and one["deny_kind"] != "fault" for one in given)
+        if denied or verdict["effect"] == "deny":
             _broken("executed-denied", f"policy denied the action of promise {body['promise']}")
-        held = [one for one in same if one["effect"] == "needs_approval"]
+        # Once policy wanted people to see this step, a later plain allow does not take that back.
+        held = any(one["effect"] == "needs_approval" for one in given)
         if not held and not body["approval"]:
             return
         asked = self.approvals.get(body["approval"])
@@ -329,16 +340,16 @@ class Story:
     def _resolved(self, entry: Entry) -> None:
         body = entry.body
         effect = self._open_effect(body, ("unknown",))
-        if body["how"] == "looked" and not body["person"]:
-            who = ""  # the connector read the target again
-        elif entry.actor == {"type": "person", "id": body["person"]} and body["person"]:
-            who = body["person"]
-        else:
-            _broken("resolved-person", "an unknown outcome is resolved by a named person, or by looking at the target")
+        if entry.actor != {"type": "person", "id": body["person"]} or not body["person"]:
+            _broken("resolved-person", "an unknown outcome is resolved by a person who is named")
+        if body["person"] == self._requester:
+            _broken("resolved-person", f"{body['person']} started the run and cannot say how its effect ended")
         envelope = self._check_receipt(body, "")
-        if envelope.get("status") not in settled_statuses:
-            _broken("receipt-status", "the receipt of a resolution does not say what happened")
-        if envelope.get("resolved_by", who) != who:
+        if envelope.get("status") not in settled_statuses or body["how"] not in ("happened", "did_not"):
+            _broken("receipt-status", "the resolution does not say whether it happened")
+        if (body["how"] == "happened") != (envelope["status"] == "ok"):
+            _broken("receipt-status", f"the person said {body['how']}, the receipt says {envelope['status']}")
+        if envelope.get("resolved_by") != body["person"]:
             _broken("resolved-person", "the receipt names somebody else as the one who resolved it")
         effect.state = "resolved"
         self._settle(body, envelope["status"])
@@ -410,7 +421,7 @@ class Story:
 
     def _completed(self, entry: Entry) -> None:
         proposal = self._proposals.get(entry.body["promise"])
-        if proposal and proposal["key_sha256"] not in self._done:
+        if proposal is None or proposal["key_sha256"] not in self._done:
             _broken("step-unproved", f"step {entry.body['step'][:40]} completed and no receipt says that it happened")
 
     def _closed(self, entry: Entry) -> None:

@@ -239,7 +239,11 @@ class Synthetic:
         body: dict[str, Any] = {"promise": action.promise, "attempt": attempt, "n": n, "key_sha256": hashed(action.key)}
         body |= {"action_sha256": action.digest.hex(), "receipt_sha256": made.sha256.hex(), "signed_by": made.key_id}
         if how != "performed":
-            self.add("effect.resolved", body | {"how": how, "person": who}, person(who) if who else SYSTEM)
+            self.add(
+                "effect.resolved",
+                body | {"how": "happened" if status == "ok" else "did_not", "person": who},
+                person(who) if who else SYSTEM,
+            )
         elif status == "unknown":
             self.add("effect.unknown", body)
         else:

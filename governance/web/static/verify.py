@@ -1,0 +1,3250 @@
+#!/usr/bin/env python3
+"""Verifies the evidence bundle of one Twokeys run offline.
+
+    python verify.py BUNDLE.zip --trust policy.txt
+
+Python 3.11 or newer and this one file; the package `cryptography` is used when it is there. It reads the two files that
+you name and nothing else, writes to standard output, and starts no network connection. What each step checks is
+described in docs/auditor.md under the same number.
+
+Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
+Digest of the parts: 64ebc44be90db90d3be5d19a051ccbd9a7c1129f1d2c61d2eb3e0d44a40ed978
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import binascii
+import hashlib
+import json
+import math
+import re
+import struct
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
+
+# ================== engine.errors =====================================================================================
+
+"""The engine's error tree: each class says in its first line who must act.
+
+TwokeysError
+├── AuthorError        the author of a definition
+├── CallerError        whoever sent the request
+├── Refused            nobody: authority, separation of duty or a rule said no
+├── OperatorError      the operator: configuration, or a part that does not answer
+├── StaleWake          nobody: the wait this answers is over
+├── Conflict           nobody: somebody else moved first, load again
+├── BrokenJournal      the operator: a journal that cannot be trusted
+└── BrokenLedger       the operator and the auditor: evidence that does not hold
+"""
+
+
+class TwokeysError(Exception):
+    """Base: `code` for machines, the sentence for people, `field` and `next_step` where there are any."""
+
+    code = "error"
+
+    def __init__(self, reason: str, *, code: str | None = None, field: str = "", next_step: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code or type(self).code
+        self.field = field
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        head = f"{self.field}: {self.reason}" if self.field else self.reason
+        return f"{head} ({self.next_step})" if self.next_step else head
+
+
+class AuthorError(TwokeysError):
+    """The author must act: a definition, an expression or a document is wrong at a line and column."""
+
+    code = "invalid_definition"
+
+
+class CallerError(TwokeysError):
+    """The caller must act: a field of the request is wrong."""
+
+    code = "invalid_request"
+
+
+class Refused(TwokeysError):
+    """Nobody must act: who asked may not do this, or may not do it now; nothing has changed."""
+
+    code = "refused"
+
+
+class OperatorError(TwokeysError):
+    """The operator must act: a setting is wrong or a part of the installation does not answer."""
+
+    code = "unavailable"
+
+
+class StaleWake(TwokeysError):
+    """Nobody must act: the wait this answers is over."""
+
+    code = "stale"
+
+
+class Conflict(TwokeysError):
+    """Nobody must act: somebody else moved the run first; load it again and decide again."""
+
+    code = "conflict"
+
+
+class BrokenJournal(TwokeysError):
+    """The operator must act: this run's journal breaks a rule, so nothing may be appended to it."""
+
+    code = "broken_journal"
+
+    def __init__(self, rule: str, reason: str, *, sequence: int | None = None) -> None:
+        where = f"entry {sequence}: " if sequence is not None else ""
+        super().__init__(f"{rule}: {where}{reason}")
+        self.rule = rule
+        self.sequence = sequence
+
+
+class BrokenLedger(TwokeysError):
+    """The operator and the auditor must act: a piece of evidence does not hold."""
+
+    code = "broken_ledger"
+
+
+# ================== engine.limits =====================================================================================
+
+"""Every bound of the product as a named constant with its unit, and the relations between bounds."""
+
+
+# Doors: what is refused before it is understood.
+json_bytes_max = 1_048_576
+json_depth_max = 32
+yaml_bytes_max = 262_144
+webhook_bytes_max = 262_144
+int_max = 2**53 - 1  # the largest integer that every JSON reader keeps exactly
+cbor_depth_max = 32
+cbor_bytes_max = 16_777_216
+id_chars_max = 128
+
+# Entries (C2SP tlog-tiles allows 65,535 bytes to one entry).
+entry_bytes_soft = 16_384
+entry_bytes_max = 65_535
+
+# Journal.
+attempts_max = 4  # seed 004's delays, cut to SE-5's three retries
+retries_max = attempts_max - 1
+retry_delays_seconds = (5, 30, 120)
+fault_delay_first_seconds = 5
+fault_delay_max_seconds = 60
+
+# Leases: a worker may miss two heartbeats and still hold its work.
+lease_seconds = 30
+heartbeat_seconds = 10
+claim_batch = 16
+hold_receipt_seconds_max = 0.05  # a receipt waits this long for the next verdict, never longer
+
+# Policy.
+policy_bytes_max = 65_536
+policy_deadline_seconds = 0.5
+policy_server_connect_seconds = 0.25
+policy_server_total_seconds = 1.0
+policy_input_fields_max = 500
+policy_input_depth_max = 8
+
+# Approvals.
+approval_seconds_min = 60
+approval_seconds_max = 604_800
+reason_chars_max = 2_000
+click_lock_seconds = 1
+click_statement_seconds = 2
+
+# Expressions.
+expression_bytes_max = 4_096
+expression_input_bytes_max = 262_144
+expression_loops_nested_max = 2
+steps_max = 1_000
+
+# Slack (slack_sdk's models and the undocumented total of bolt-js#2509).
+slack_header_chars_max = 150
+slack_text_chars_max = 3_000
+slack_blocks_max = 50
+slack_blocks_total_chars_max = 13_000
+slack_request_bytes_max = 1_048_576
+slack_skew_seconds_max = 300
+
+assert heartbeat_seconds * 3 <= lease_seconds
+assert len(retry_delays_seconds) == retries_max
+assert entry_bytes_soft < entry_bytes_max
+assert approval_seconds_min < approval_seconds_max
+assert policy_server_connect_seconds < policy_server_total_seconds
+
+
+# ================== engine.canonical ==================================================================================
+
+"""The two canonical forms, deterministic CBOR and the JCS profile, one strict JSON reader, and the digest over stored bytes.
+
+CBOR (RFC 8949 4.2.1: shortest heads, bytewise key order, text keys, no tags) is for what the kernel replays.
+JCS (RFC 8785 profile: ASCII snake_case keys, no floats, |int| < 2^53) is for what outsiders read and verify.
+Hash the stored bytes, never a re-serialisation.
+"""
+
+
+_key = re.compile(r"[a-z][a-z0-9_]*")
+_token = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+_head_sizes = ((24, ">B"), (25, ">H"), (26, ">I"), (27, ">Q"))
+
+
+def sha256(data: bytes) -> bytes:
+    """SHA-256 of exactly these bytes."""
+    return hashlib.sha256(data).digest()
+
+
+def digest(tag: str, value: Any) -> bytes:
+    """sha256(tag, CBOR of the value): the tag keeps digests of different things apart."""
+    return tagged(tag, encode(value))
+
+
+def tagged(tag: str, stored: bytes) -> bytes:
+    """sha256(tag, 0x00, stored bytes): for bytes that are already canonical and stored."""
+    return hashlib.sha256(tag.encode("ascii") + b"\x00" + stored).digest()
+
+
+# --- deterministic CBOR -------------------------------------------------------------------------------------------
+
+
+def encode(value: Any) -> bytes:
+    """Deterministic CBOR of None, bool, int (64 bit), finite float, str, bytes, list and dict with str keys."""
+    out = bytearray()
+    _put(out, value, 0)
+    return bytes(out)
+
+
+def _head(out: bytearray, major: int, n: int) -> None:
+    if n < 24:
+        out.append(major << 5 | n)
+    elif n < 0x100:
+        out += bytes((major << 5 | 24, n))
+    elif n < 0x10000:
+        out.append(major << 5 | 25)
+        out += n.to_bytes(2, "big")
+    elif n < 0x100000000:
+        out.append(major << 5 | 26)
+        out += n.to_bytes(4, "big")
+    else:
+        out.append(major << 5 | 27)
+        out += n.to_bytes(8, "big")
+
+
+def _put(out: bytearray, value: Any, depth: int) -> None:
+    kind = type(value)
+    if kind is str:
+        raw = _utf8(value)
+        _head(out, 3, len(raw))
+        out += raw
+    elif kind is int:
+        if value >= 0:
+            if value >= 2**64:
+                _bad("an integer is below 2^64")
+            _head(out, 0, value)
+        else:
+            if value < -(2**63):
+                _bad("a negative integer is at least -2^63")
+            _head(out, 1, -1 - value)
+    elif kind is bytes:
+        _head(out, 2, len(value))
+        out += value
+    elif value is None:
+        out.append(0xF6)
+    elif kind is bool:
+        out.append(0xF5 if value else 0xF4)
+    elif kind is list or kind is tuple:
+        _deeper(depth)
+        _head(out, 4, len(value))
+        for item in value:
+            _put(out, item, depth + 1)
+    elif kind is dict:
+        _put_map(out, value, depth)
+    elif kind is float:
+        out += _float_bytes(value)
+    else:
+        _bad(f"{kind.__name__} has no canonical form")
+
+
+def _put_map(out: bytearray, value: dict[Any, Any], depth: int) -> None:
+    _deeper(depth)
+    pairs = []
+    for name, item in value.items():
+        if type(name) is not str:
+            _bad("a map key is a string")
+        head = bytearray()
+        _put(head, name, depth)
+        pairs.append((bytes(head), item))
+    pairs.sort(key=lambda pair: pair[0])
+    _head(out, 5, len(pairs))
+    for raw, item in pairs:
+        out += raw
+        _put(out, item, depth + 1)
+
+
+def _utf8(value: str) -> bytes:
+    try:
+        return value.encode("utf-8")
+    except UnicodeEncodeError:
+        _bad("text is valid Unicode (a lone surrogate is not)")
+
+
+def _float_bytes(value: float) -> bytes:
+    if not math.isfinite(value) or (value == 0 and math.copysign(1, value) < 0):
+        _bad("a float is finite and not -0.0")
+    for lead, form in ((0xF9, ">e"), (0xFA, ">f"), (0xFB, ">d")):
+        try:
+            raw = struct.pack(form, value)
+        except OverflowError:
+            continue
+        if struct.unpack(form, raw)[0] == value:
+            return bytes((lead,)) + raw
+    raise AssertionError("a double always holds a Python float")
+
+
+def decode(data: bytes) -> Any:
+    """The value of exactly one canonical CBOR item; anything that would not re-encode to these bytes is refused."""
+    if len(data) > cbor_bytes_max:
+        _bad(f"at most {cbor_bytes_max} bytes")
+    value, end = _take(data, 0, 0)
+    if end != len(data):
+        _bad(f"{len(data) - end} bytes follow the value")
+    return value
+
+
+def _take(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    if at >= len(data):
+        _bad("the bytes end early")
+    lead = data[at]
+    major, info = lead >> 5, lead & 31
+    if major == 7:
+        return _take_simple(data, at, info)
+    n, at = _take_head(data, at, info)
+    if major == 0:
+        return n, at
+    if major == 1:
+        if n >= 2**63:
+            _bad("a negative integer is at least -2^63")
+        return -1 - n, at
+    if major in (2, 3):
+        if at + n > len(data):
+            _bad("the bytes end early")
+        raw = data[at : at + n]
+        if major == 2:
+            return raw, at + n
+        try:
+            return raw.decode("utf-8"), at + n
+        except UnicodeDecodeError:
+            _bad("text is UTF-8")
+    if major == 6:
+        _bad("tags are not part of this form")
+    _deeper(depth)
+    if n > len(data) - at:
+        _bad("a length goes past the end")
+    if major == 4:
+        items = []
+        for _ in range(n):
+            item, at = _take(data, at, depth + 1)
+            items.append(item)
+        return items, at
+    return _take_map(data, at, n, depth)
+
+
+def _take_map(data: bytes, at: int, n: int, depth: int) -> tuple[dict[str, Any], int]:
+    result: dict[str, Any] = {}
+    before = b""
+    for _ in range(n):
+        start = at
+        name, at = _take(data, at, depth + 1)
+        raw = data[start:at]
+        if type(name) is not str:
+            _bad("a map key is a string")
+        if raw <= before:
+            _bad(f"map key {name!r} is doubled or out of order")
+        before = raw
+        result[name], at = _take(data, at, depth + 1)
+    return result, at
+
+
+def _take_head(data: bytes, at: int, info: int) -> tuple[int, int]:
+    if info < 24:
+        return info, at + 1
+    for code, form in _head_sizes:
+        if info == code:
+            size = struct.calcsize(form)
+            if at + 1 + size > len(data):
+                _bad("the bytes end early")
+            n = int.from_bytes(data[at + 1 : at + 1 + size], "big")
+            if n < (24 if size == 1 else 1 << (4 * size)):
+                _bad("a number is not in its shortest form")
+            return n, at + 1 + size
+    _bad("indefinite lengths are not part of this form")
+
+
+def _take_simple(data: bytes, at: int, info: int) -> tuple[Any, int]:
+    simple = {20: False, 21: True, 22: None}
+    if info in simple:
+        return simple[info], at + 1
+    forms = {25: (">e", 2), 26: (">f", 4), 27: (">d", 8)}
+    if info not in forms:
+        _bad("only false, true, null and floats are simple values here")
+    form, size = forms[info]
+    raw = data[at : at + 1 + size]
+    if len(raw) != 1 + size:
+        _bad("the bytes end early")
+    value = struct.unpack(form, raw[1:])[0]
+    if _float_bytes(value) != raw:
+        _bad("a float is not in its shortest form")
+    return value, at + 1 + size
+
+
+def _deeper(depth: int) -> None:
+    if depth >= cbor_depth_max:
+        _bad(f"nested at most {cbor_depth_max} deep")
+
+
+def _bad(reason: str) -> NoReturn:
+    raise CallerError(reason, code="not_canonical")
+
+
+# --- the JCS profile ----------------------------------------------------------------------------------------------
+
+
+def jcs(value: Any) -> bytes:
+    """RFC 8785 bytes of a value of our profile; a value outside the profile is an error, never a guess."""
+    _check_profile(value, 0)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+
+
+def _check_profile(value: Any, depth: int) -> None:
+    kind = type(value)
+    if kind is str:
+        _utf8(value)
+    elif kind is int:
+        if abs(value) > int_max:
+            _bad("an integer is below 2^53 in size; write larger numbers as strings")
+    elif kind is dict:
+        if depth >= json_depth_max:
+            _bad(f"nested at most {json_depth_max} deep")
+        for name, item in value.items():
+            if type(name) is not str or not _key.fullmatch(name):
+                _bad(f"key {name!r} is not ASCII snake_case")
+            _check_profile(item, depth + 1)
+    elif kind is list or kind is tuple:
+        if depth >= json_depth_max:
+            _bad(f"nested at most {json_depth_max} deep")
+        for item in value:
+            _check_profile(item, depth + 1)
+    elif value is not None and kind is not bool:
+        _bad(f"{kind.__name__} is not part of this form")
+
+
+# --- the one strict JSON reader -----------------------------------------------------------------------------------
+
+
+def read_json(
+    data: bytes, *, bytes_max: int = json_bytes_max, depth_max: int = json_depth_max, floats: bool = False
+) -> Any:
+    """Strict JSON: UTF-8, one document, no duplicate keys, no NaN, no infinity, bounded size and depth; floats only when asked for."""
+    if len(data) > bytes_max:
+        _refuse_json(f"{len(data)} bytes; at most {bytes_max} are read")
+    if data.startswith(b"\xef\xbb\xbf"):
+        _refuse_json("starts with a byte order mark")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        _refuse_json(f"byte {error.start} is not UTF-8")
+    _check_depth(text, depth_max)
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=_no_duplicates,
+            parse_constant=_no_constant,
+            parse_float=_finite if floats else _no_float,
+            parse_int=_bounded_int,
+        )
+    except json.JSONDecodeError as error:
+        _refuse_json(f"line {error.lineno} column {error.colno}: {error.msg}")
+    _check_text(value)
+    return value
+
+
+def _check_depth(text: str, depth_max: int) -> None:
+    # Counted outside strings before parsing: the parser recurses, and a hostile depth must not reach it.
+    if text.count("[") + text.count("{") <= depth_max:
+        return
+    depth = 0
+    for match in _token.finditer(text):
+        token = match[0]
+        if token in "[{":
+            depth += 1
+            if depth > depth_max:
+                _refuse_json(f"nested deeper than {depth_max}")
+        elif token in "]}":
+            depth -= 1
+
+
+def _check_text(value: Any) -> None:
+    if type(value) is str:
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            _refuse_json("a string holds a lone surrogate")
+    elif type(value) is dict:
+        for name, item in value.items():
+            _check_text(name)
+            _check_text(item)
+    elif type(value) is list:
+        for item in value:
+            _check_text(item)
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                _refuse_json(f"key {name!r} stands twice")
+            seen.add(name)
+    return result
+
+
+def _no_constant(name: str) -> NoReturn:
+    _refuse_json(f"{name} is not a number")
+
+
+def _no_float(text: str) -> NoReturn:
+    _refuse_json(f"{text[:40]} is a fraction; write it as a string")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        _refuse_json(f"{text[:40]} is out of range")
+    return value
+
+
+def _bounded_int(text: str) -> int:
+    if len(text) > 20:
+        _refuse_json(f"{text[:40]} is out of range")
+    return int(text)
+
+
+def _refuse_json(reason: str) -> NoReturn:
+    raise CallerError(reason, code="malformed_json", field="body", next_step="send one strict JSON document")
+
+
+# ================== engine.gate.reducer ===============================================================================
+
+"""What findings mean: strict validation of what Rego returned and its total reduction to an effect, with the product's own floor.
+
+It imports nothing but `re`, because the offline verifier carries this very text; a test holds its lists equal to the
+product's own. Every value in gives a ruling out, and what is not understood is a denial of kind fault.
+"""
+
+
+FINDINGS_SCHEMA = "twokeys.policy.findings/v1"
+FINDINGS_PACKAGE = "twokeys.main"
+ruling_kinds = ("read", "write", "delete", "message", "payment")
+ruling_tiers = ("low", "med", "high")
+findings_reasons_max = 50
+findings_obligations_max = 20
+findings_groups_max = 20
+hold_seconds_min = 60
+hold_seconds_max = 604_800
+hold_count_max = 9
+
+# Nothing that a reader cannot see, or that changes the order of what is read, may reach a card.
+hidden_character = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_finding_code = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_finding_group = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_hex64 = re.compile(r"[0-9a-f]{64}")
+_finding_keys = frozenset(("schema", "echo", "policy", "denials", "holds", "grants", "obligations"))
+_hold_keys = frozenset(("code", "message", "tier", "two_person", "groups", "expires_in_s"))
+# What an obligation carries besides its type: text, or a number of seconds up to this many.
+_obligation_keys: dict[str, dict[str, int]] = {
+    "receipt": {"level": 0},
+    "redact": {"field": 0},
+    "notify": {"channel": 0},
+    "step_up": {"max_age_s": 86_400},
+    "reason": {},
+    "hold_window": {"seconds": 604_800},
+}
+
+
+class Unfit(Exception):
+    """The operator must act: findings that no effect may be read from; the code says which rule they break."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def reduce(findings: object, subject: object) -> dict[str, Any]:
+    """The ruling over findings; `subject` is {kind, risk_tier, reversible} of the action. Never raises, never guesses.
+
+    The ruling has effect, deny_kind, fault, tier, keys, counts, groups, two_person, expires_in_s, reasons, obligations.
+    """
+    try:
+        kind, tier, reversible = _subject_facts(subject)
+    except Unfit as unfit:
+        return fault_ruling(unfit.code, unfit.message)
+    try:
+        parts = check_findings(findings)
+        if parts["denials"]:
+            return _ruling("deny", "policy", "", tier, _reasons(parts["denials"]))
+        if not parts["grants"]:
+            return _ruling("deny", "policy", "", tier, [{"code": "no_grant", "message": "no rule grants this action"}])
+        floor = floor_keys(kind, tier, reversible)
+        if parts["holds"]:
+            return _held(parts, tier, floor)
+        if floor:
+            _unfit("below_floor", "policy granted without a hold what always needs a person's key")
+    except Unfit as unfit:
+        return fault_ruling(unfit.code, unfit.message, tier)
+    allowed = _ruling("allow", "", "", tier, _reasons(parts["grants"]))
+    allowed["obligations"] = parts["obligations"]
+    return allowed
+
+
+def fault_ruling(code: str, message: str, tier: str = "high") -> dict[str, Any]:
+    """The ruling of doubt: a denial of kind fault with its code."""
+    return _ruling("deny", "fault", code, tier, [{"code": code, "message": message}])
+
+
+def floor_keys(kind: str, tier: str, reversible: bool) -> int:
+    """How many keys the product itself demands, below any policy: 0, 1 or 2 (messages are outside the floor)."""
+    if kind == "message":
+        return 0
+    if not reversible and kind in ("delete", "payment"):
+        return 2
+    return 1 if tier == "high" or (not reversible and kind == "write") else 0
+
+
+def subject_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The three facts that a reduction needs, out of an input document."""
+    action = document["action"]
+    return {"kind": action["kind"], "risk_tier": action["risk_tier"], "reversible": action["reversible"]}
+
+
+def source_fault(findings: Mapping[str, Any], request_id: str, action_sha256: str, revision: str) -> str:
+    """Empty when checked findings answer exactly this request under this revision, else the code of what differs."""
+    if findings["echo"] != {"request_id": request_id, "action_sha256": action_sha256}:
+        return "echo_mismatch"
+    if findings["policy"]["package"] != FINDINGS_PACKAGE:
+        return "package_mismatch"
+    return "" if findings["policy"]["revision"] == revision else "revision_mismatch"
+
+
+def keys_counted(
+    keys: int, counts: Mapping[str, int], groups: Collection[str], holders: Mapping[str, Collection[str]]
+) -> int:
+    """How many of the needed keys these people fill: one person fills at most one, each counted group has its own.
+
+    `holders` maps a person to that person's groups. The requirement is met when the answer equals keys_needed().
+    """
+    slots: list[Collection[str]] = [(group,) for group in sorted(counts) for _ in range(counts[group])]
+    slots += [groups] * (keys_needed(keys, counts) - len(slots))
+    fits = {
+        person: [n for n, wanted in enumerate(slots) if any(group in wanted for group in theirs)]
+        for person, theirs in holders.items()
+        if any(group in groups for group in theirs)
+    }
+    filled: dict[int, str] = {}
+
+    def place(person: str, tried: set[int]) -> bool:
+        for slot in fits[person]:
+            if slot in tried:
+                continue
+            tried.add(slot)
+            if slot not in filled or place(filled[slot], tried):
+                filled[slot] = person
+                return True
+        return False
+
+    return sum(place(person, set()) for person in sorted(fits))
+
+
+def keys_needed(keys: int, counts: Mapping[str, int]) -> int:
+    """How many keys a requirement asks for; nothing that is held is ever free."""
+    return max(1, keys, sum(counts.values()))
+
+
+# --- the reduction ------------------------------------------------------------------------------------------------
+
+
+def _held(parts: dict[str, Any], tier: str, floor: int) -> dict[str, Any]:
+    holds = parts["holds"]
+    counts: dict[str, int] = {}
+    keys = floor
+    for hold in holds:
+        own = hold.get("counts", {})
+        for group, count in own.items():
+            counts[group] = max(counts.get(group, 0), count)
+        keys = max(keys, sum(own.values()) if own else 2 if hold["two_person"] else 1)
+    keys = keys_needed(keys, counts)
+    groups = sorted({group for hold in holds for group in hold["groups"]})
+    if len(groups) > findings_groups_max:
+        _unfit("too_many_groups", f"at most {findings_groups_max} groups hold the keys of one action")
+    highest = max((tier, *(hold["tier"] for hold in holds)), key=ruling_tiers.index)
+    ruling = _ruling("needs_approval", "", "", highest, _reasons(holds))
+    ruling["keys"] = keys
+    ruling["counts"] = dict(sorted(counts.items()))
+    ruling["groups"] = groups
+    ruling["two_person"] = keys >= 2
+    ruling["expires_in_s"] = min(hold["expires_in_s"] for hold in holds)
+    ruling["obligations"] = parts["obligations"]
+    return ruling
+
+
+def _ruling(effect: str, deny_kind: str, fault: str, tier: str, reasons: list[dict[str, str]]) -> dict[str, Any]:
+    return {
+        "effect": effect,
+        "deny_kind": deny_kind,
+        "fault": fault,
+        "tier": tier,
+        "keys": 0,
+        "counts": {},
+        "groups": [],
+        "two_person": False,
+        "expires_in_s": 0,
+        "reasons": reasons,
+        "obligations": [],
+    }
+
+
+def _reasons(found: list[dict[str, Any]]) -> list[dict[str, str]]:
+    return [{"code": code, "message": message} for code, message in sorted({(f["code"], f["message"]) for f in found})]
+
+
+# --- the shape ----------------------------------------------------------------------------------------------------
+
+
+def check_findings(findings: object) -> dict[str, Any]:
+    """The findings, if exactly of the known shape; else Unfit with the code of the rule that they break."""
+    value = _record(findings, _finding_keys, "findings")
+    if value["schema"] != FINDINGS_SCHEMA:
+        _unfit("schema_unknown", "the findings are of another schema")
+    echo = _record(value["echo"], frozenset(("request_id", "action_sha256")), "echo")
+    policy = _record(value["policy"], frozenset(("package", "revision")), "policy")
+    _text(echo["request_id"], 128, "echo.request_id")
+    _text(policy["package"], 128, "policy.package")
+    for digest, name in ((echo["action_sha256"], "echo.action_sha256"), (policy["revision"], "policy.revision")):
+        if type(digest) is not str or not _hex64.fullmatch(digest):
+            _unfit("not_a_digest", f"{name} is 64 hexadecimal digits")
+    plain = frozenset(("code", "message"))
+    denials = [_reason(item, plain, "denials") for item in _items(value["denials"], "denials")]
+    grants = [_reason(item, plain, "grants") for item in _items(value["grants"], "grants")]
+    holds = [_hold(item) for item in _items(value["holds"], "holds")]
+    if len(denials) + len(grants) + len(holds) > findings_reasons_max:
+        _unfit("too_many_reasons", f"at most {findings_reasons_max} reasons")
+    obligations = [_obligation(item) for item in _items(value["obligations"], "obligations")]
+    if len(obligations) > findings_obligations_max:
+        _unfit("too_many_obligations", f"at most {findings_obligations_max} obligations")
+    ordered = {str(sorted(item.items())): item for item in obligations}
+    value = dict(value)
+    value.update(denials=denials, grants=grants, holds=holds, obligations=[ordered[name] for name in sorted(ordered)])
+    return value
+
+
+def _subject_facts(subject: object) -> tuple[str, str, bool]:
+    value = _record(subject, frozenset(("kind", "risk_tier", "reversible")), "subject")
+    kind, tier, reversible = value["kind"], value["risk_tier"], value["reversible"]
+    if type(kind) is not str or kind not in ruling_kinds:
+        _unfit("subject_invalid", "the action is of an unknown kind")
+    if type(tier) is not str or tier not in ruling_tiers:
+        _unfit("subject_invalid", "the action is of an unknown tier")
+    if type(reversible) is not bool:
+        _unfit("subject_invalid", "the action does not say whether it can be reversed")
+    return kind, tier, reversible
+
+
+def _record(value: object, keys: frozenset[str], name: str) -> dict[str, Any]:
+    if type(value) is not dict or frozenset(value) != keys:
+        _unfit("shape", f"{name} has exactly the keys {', '.join(sorted(keys))}")
+    return value
+
+
+def _items(value: object, name: str) -> list[Any]:
+    if type(value) is not list:
+        _unfit("shape", f"{name} is a list")
+    return value
+
+
+def _text(value: object, chars_max: int, name: str) -> str:
+    if type(value) is not str or not 1 <= len(value) <= chars_max:
+        _unfit("text", f"{name} is text of 1 to {chars_max} characters")
+    if hidden_character.search(value):
+        _unfit("text", f"{name} holds a control, zero-width or direction character")
+    return value
+
+
+def _reason(item: object, keys: frozenset[str], name: str) -> dict[str, Any]:
+    value = _record(item, keys, name)
+    if type(value["code"]) is not str or not _finding_code.fullmatch(value["code"]):
+        _unfit("code", f"a code of {name} is lower case letters, digits and underscores")
+    _text(value["message"], 500, f"{name}.message")
+    return value
+
+
+def _hold(item: object) -> dict[str, Any]:
+    counted = type(item) is dict and "counts" in item
+    value = _reason(item, _hold_keys | {"counts"} if counted else _hold_keys, "holds")
+    if type(value["tier"]) is not str or value["tier"] not in ruling_tiers:
+        _unfit("tier", "a hold's tier is low, med or high")
+    if type(value["two_person"]) is not bool:
+        _unfit("shape", "two_person is true or false")
+    seconds = value["expires_in_s"]
+    if type(seconds) is not int or not hold_seconds_min <= seconds < hold_seconds_max:
+        _unfit("expiry", f"expires_in_s is at least {hold_seconds_min} and below {hold_seconds_max}")
+    groups = _items(value["groups"], "holds.groups")
+    for group in groups:
+        if type(group) is not str or not _finding_group.fullmatch(group):
+            _unfit("group", "a group's name is lower case letters, digits, _ and -")
+    if not groups or len(groups) > findings_groups_max or len(set(groups)) != len(groups):
+        _unfit("group", f"a hold names 1 to {findings_groups_max} groups, each once")
+    if counted:
+        _check_counts(value)
+    return value
+
+
+def _check_counts(hold: dict[str, Any]) -> None:
+    counts = _record(hold["counts"], frozenset(hold["groups"]), "counts")
+    for count in counts.values():
+        if type(count) is not int or not 1 <= count <= hold_count_max:
+            _unfit("counts", f"a group's count is 1 to {hold_count_max}")
+    if hold["two_person"] and sum(counts.values()) < 2:
+        _unfit("counts", "two_person with counts needs at least two keys")
+
+
+def _obligation(item: object) -> dict[str, Any]:
+    known = _obligation_keys.get(item["type"]) if type(item) is dict and type(item.get("type")) is str else None
+    if known is None:
+        _unfit("obligation_unknown", "an obligation of a type that this product does not know")
+    value = _record(item, frozenset(("type", *known)), "obligation")
+    for name, seconds_max in known.items():
+        if not seconds_max:
+            _text(value[name], 200, f"obligation.{name}")
+        elif type(value[name]) is not int or not 1 <= value[name] <= seconds_max:
+            _unfit("obligation_value", f"obligation.{name} is 1 to {seconds_max}")
+    return value
+
+
+def _unfit(code: str, message: str) -> NoReturn:
+    raise Unfit(code, message)
+
+
+# ================== engine.ledger.tree ================================================================================
+
+"""The Merkle tree of a tenant's log: RFC 6962 hashing, frontier, inclusion and consistency proofs, and checking them."""
+
+
+hash_bytes = 32
+size_max = 2**63 - 1
+
+
+def leaf_hash(entry: bytes) -> bytes:
+    """sha256(0x00, entry): the prefix keeps an inner node from being offered as an entry."""
+    return hashlib.sha256(b"\x00" + entry).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """sha256(0x01, left, right)."""
+    return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+def empty_root() -> bytes:
+    """The root of a tree without leaves: sha256 of nothing."""
+    return hashlib.sha256(b"").digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """All that appending needs: the size and the roots of its complete subtrees, the largest (leftmost) first."""
+
+    size: int = 0
+    nodes: tuple[bytes, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.size < 0 or len(self.nodes) != self.size.bit_count():
+            raise BrokenLedger(f"{len(self.nodes)} nodes are no frontier of {self.size} leaves")
+        if any(len(node) != hash_bytes for node in self.nodes):
+            raise BrokenLedger("a frontier holds hashes of 32 bytes")
+
+    def extend(self, leaves: Iterable[bytes]) -> Frontier:
+        """The frontier after these leaf hashes."""
+        size, nodes = self.size, list(self.nodes)
+        for leaf in leaves:
+            _check_hash(leaf, "leaf")
+            node, carry = leaf, size
+            while carry & 1:
+                node = node_hash(nodes.pop(), node)
+                carry >>= 1
+            nodes.append(node)
+            size += 1
+        return Frontier(size, tuple(nodes))
+
+    def append(self, leaf: bytes) -> Frontier:
+        """The frontier after one leaf hash."""
+        return self.extend((leaf,))
+
+    @property
+    def root(self) -> bytes:
+        """The root of the tree with exactly this size."""
+        if not self.nodes:
+            return empty_root()
+        node = self.nodes[-1]
+        for left in reversed(self.nodes[:-1]):
+            node = node_hash(left, node)
+        return node
+
+
+class Tree:
+    """A whole tree in memory: every complete subtree is hashed once, so a proof costs O(log n)."""
+
+    def __init__(self, leaves: Iterable[bytes] = ()) -> None:
+        self._levels: list[list[bytes]] = [[]]
+        for leaf in leaves:
+            self.append(leaf)
+
+    def append(self, leaf: bytes) -> None:
+        """Add one leaf hash."""
+        _check_hash(leaf, "leaf")
+        self._levels[0].append(leaf)
+        level = 0
+        while len(self._levels[level]) % 2 == 0:
+            if level + 1 == len(self._levels):
+                self._levels.append([])
+            row = self._levels[level]
+            self._levels[level + 1].append(node_hash(row[-2], row[-1]))
+            level += 1
+
+    @property
+    def size(self) -> int:
+        """How many leaves there are."""
+        return len(self._levels[0])
+
+    def root(self, size: int | None = None) -> bytes:
+        """The root of the first `size` leaves, or of all."""
+        size = self.size if size is None else size
+        self._check_size(size)
+        return self._range(0, size) if size else empty_root()
+
+    def inclusion(self, index: int, size: int | None = None) -> tuple[bytes, ...]:
+        """The audit path of one leaf in the tree of the first `size` leaves, from the leaf upwards."""
+        size = self.size if size is None else size
+        self._check_size(size)
+        if not 0 <= index < size:
+            raise BrokenLedger(f"leaf {index} is not in a tree of {size}")
+        path: list[bytes] = []
+        low, high = 0, size
+        while high - low > 1:
+            middle = low + _split_size(high - low)
+            if index < middle:
+                path.append(self._range(middle, high))
+                high = middle
+            else:
+                path.append(self._range(low, middle))
+                low = middle
+        return tuple(reversed(path))
+
+    def consistency(self, old: int, new: int | None = None) -> tuple[bytes, ...]:
+        """The proof that the tree of the first `old` leaves is a prefix of that of the first `new`."""
+        new = self.size if new is None else new
+        self._check_size(new)
+        if not 0 <= old <= new:
+            raise BrokenLedger(f"a tree of {old} is no prefix of a tree of {new}")
+        if old in (0, new):
+            return ()
+        path: list[bytes] = []
+        low, high, whole = 0, new, True
+        while old != high:
+            middle = low + _split_size(high - low)
+            if old <= middle:
+                path.append(self._range(middle, high))
+                high = middle
+            else:
+                path.append(self._range(low, middle))
+                low, whole = middle, False
+        if not whole:
+            path.append(self._range(low, high))
+        return tuple(reversed(path))
+
+    def _check_size(self, size: int) -> None:
+        if not 0 <= size <= self.size:
+            raise BrokenLedger(f"this tree holds {self.size} leaves, not {size}")
+
+    def _range(self, low: int, high: int) -> bytes:
+        # Every range asked for starts at a multiple of the power of two that covers it, so its
+        # complete parts stand in the levels.
+        level = (high - low - 1).bit_length()
+        if high - low == 1 << level and low % (high - low) == 0:
+            return self._levels[level][low >> level]
+        middle = low + _split_size(high - low)
+        return node_hash(self._range(low, middle), self._range(middle, high))
+
+
+def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes) -> None:
+    """Return when the leaf stands at the index of the tree with this size and root; raise otherwise."""
+    if not 0 <= index < size <= size_max:
+        raise BrokenLedger(f"leaf {index} is not in a tree of {size}", code="inclusion")
+    _check_hashes((leaf, root, *proof))
+    inner = (index ^ (size - 1)).bit_length()
+    border = (index >> inner).bit_count()
+    if len(proof) != inner + border:
+        raise BrokenLedger(f"the proof has {len(proof)} hashes, not {inner + border}", code="inclusion")
+    node = leaf
+    for level, other in enumerate(proof):
+        if level < inner and not index >> level & 1:
+            node = node_hash(node, other)
+        else:
+            node = node_hash(other, node)
+    if node != root:
+        raise BrokenLedger(f"leaf {index} does not lead to the root of the tree of {size}", code="inclusion")
+
+
+def verify_consistency(old: int, new: int, old_root: bytes, new_root: bytes, proof: Sequence[bytes]) -> None:
+    """Return when the old tree is a prefix of the new one; raise otherwise."""
+    if not 0 <= old <= new <= size_max:
+        raise BrokenLedger(f"a tree of {old} is no prefix of a tree of {new}", code="consistency")
+    _check_hashes((old_root, new_root, *proof))
+    if old in (0, new):
+        if proof or old_root != (new_root if old else empty_root()):
+            raise BrokenLedger(f"the trees of {old} and {new} do not fit", code="consistency")
+        return
+    # The proof starts at the largest complete subtree that ends where the old tree ends.
+    shift = (old & -old).bit_length() - 1
+    inner = ((old - 1) ^ (new - 1)).bit_length() - shift
+    border = ((old - 1) >> (inner + shift)).bit_count()
+    start = 0 if old == 1 << shift else 1
+    if len(proof) != start + inner + border:
+        raise BrokenLedger(f"the proof has {len(proof)} hashes, not {start + inner + border}", code="consistency")
+    seed = proof[0] if start else old_root
+    path, mask = proof[start:], (old - 1) >> shift
+    before, after = seed, seed
+    for level, other in enumerate(path):
+        if level < inner and not mask >> level & 1:
+            after = node_hash(after, other)
+        else:
+            before, after = node_hash(other, before), node_hash(other, after)
+    if before != old_root:
+        raise BrokenLedger(f"the proof does not lead to the root of the tree of {old}", code="consistency")
+    if after != new_root:
+        raise BrokenLedger(f"the proof does not lead to the root of the tree of {new}", code="consistency")
+
+
+def _split_size(size: int) -> int:
+    return 1 << ((size - 1).bit_length() - 1)
+
+
+def _check_hash(value: bytes, what: str) -> None:
+    if type(value) is not bytes or len(value) != hash_bytes:
+        raise BrokenLedger(f"a {what} is a hash of 32 bytes", code="hash_size")
+
+
+def _check_hashes(values: Sequence[bytes]) -> None:
+    for value in values:
+        _check_hash(value, "proof")
+
+
+# ================== engine.ledger.ed25519 =============================================================================
+
+"""Ed25519 verification, strict (RFC 8032): by `cryptography` where it is installed, else by the arithmetic below.
+
+Both ways accept exactly the same: a canonical key that is not of small order, S below the group's order, and the one
+encoding of R that the equation gives.
+"""
+
+
+try:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    has_cryptography = True
+except ImportError:
+    has_cryptography = False
+
+Point: TypeAlias = tuple[int, int, int, int]
+
+_prime = 2**255 - 19
+_order = 2**252 + 27742317777372353535851937790883648493
+_curve_d = -121665 * pow(121666, _prime - 2, _prime) % _prime
+_root_of_minus_one = pow(2, (_prime - 1) // 4, _prime)
+_neutral: Point = (0, 1, 1, 0)
+
+
+def check_public(public: bytes) -> None:
+    """Return when these 32 bytes are a key that can be trusted; a key of small order would accept forged signatures."""
+    point = _decode_point(public) if len(public) == 32 else None
+    if point is None:
+        raise BrokenLedger("not a canonical Ed25519 key", code="weak-key")
+    for _ in range(3):
+        point = _add_points(point, point)
+    if _is_neutral(point):
+        raise BrokenLedger("an Ed25519 key of small order accepts forged signatures", code="weak-key")
+
+
+def verify_signature(public: bytes, message: bytes, signature: bytes, *, arithmetic: bool = False) -> bool:
+    """Whether the holder of this key signed this message; `arithmetic` forces the way without `cryptography`."""
+    if len(public) != 32 or len(signature) != 64 or int.from_bytes(signature[32:], "little") >= _order:
+        return False
+    if arithmetic or not has_cryptography:
+        return _verify_point(public, message, signature)
+    try:
+        check_public(public)
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (BrokenLedger, InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _verify_point(public: bytes, message: bytes, signature: bytes) -> bool:
+    point = _decode_point(public)
+    if point is None or _is_neutral(_add_points(*[_add_points(*[_add_points(point, point)] * 2)] * 2)):
+        return False
+    s = int.from_bytes(signature[32:], "little")
+    k = int.from_bytes(hashlib.sha512(signature[:32] + public + message).digest(), "little") % _order
+    x, y, z, t = point
+    return _encode_point(_double_scalar(s, _base_of_curve, k, (_prime - x, y, z, _prime - t))) == signature[:32]
+
+
+def _double_scalar(s: int, left: Point, k: int, right: Point) -> Point:
+    """s times the left plus k times the right point, both scalars in one pass."""
+    both = _add_points(left, right)
+    result = _neutral
+    for bit in range(max(s.bit_length(), k.bit_length()) - 1, -1, -1):
+        result = _add_points(result, result)
+        which = (s >> bit & 1, k >> bit & 1)
+        if which == (1, 1):
+            result = _add_points(result, both)
+        elif which == (1, 0):
+            result = _add_points(result, left)
+        elif which == (0, 1):
+            result = _add_points(result, right)
+    return result
+
+
+def _add_points(left: Point, right: Point) -> Point:
+    # RFC 8032 5.1.4: complete, so doubling needs no case of its own.
+    a = (left[1] - left[0]) * (right[1] - right[0]) % _prime
+    b = (left[1] + left[0]) * (right[1] + right[0]) % _prime
+    c = 2 * left[3] * right[3] * _curve_d % _prime
+    d = 2 * left[2] * right[2] % _prime
+    e, f, g, h = b - a, d - c, d + c, b + a
+    return e * f % _prime, g * h % _prime, f * g % _prime, e * h % _prime
+
+
+def _decode_point(raw: bytes) -> Point | None:
+    """The point of its one encoding; None for a y that is not reduced, an x that does not exist, or minus zero."""
+    y = int.from_bytes(raw, "little")
+    sign, y = y >> 255, y & (2**255 - 1)
+    if y >= _prime:
+        return None
+    square = (y * y - 1) * pow(_curve_d * y * y + 1, _prime - 2, _prime) % _prime
+    x = pow(square, (_prime + 3) // 8, _prime)
+    if (x * x - square) % _prime:
+        x = x * _root_of_minus_one % _prime
+    if (x * x - square) % _prime or (x == 0 and sign):
+        return None
+    if x & 1 != sign:
+        x = _prime - x
+    return x, y, 1, x * y % _prime
+
+
+def _encode_point(point: Point) -> bytes:
+    inverse = pow(point[2], _prime - 2, _prime)
+    x, y = point[0] * inverse % _prime, point[1] * inverse % _prime
+    return (y | (x & 1) << 255).to_bytes(32, "little")
+
+
+def _is_neutral(point: Point) -> bool:
+    return point[0] % _prime == 0 and (point[1] - point[2]) % _prime == 0
+
+
+def _base_point() -> Point:
+    point = _decode_point((4 * pow(5, _prime - 2, _prime) % _prime).to_bytes(32, "little"))
+    assert point is not None, "the base point of the curve is on the curve"
+    return point
+
+
+_base_of_curve = _base_point()
+
+
+# ================== engine.ledger.entries =============================================================================
+
+"""Audit entries: the published catalogue, building one entry's exact bytes, and reading one strictly."""
+
+
+GENESIS = bytes(32)
+ACTOR_TYPES = ("person", "system", "service")
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+# One type of fact per line, dotted and past tense, with exactly the keys of its body.
+CATALOGUE: dict[str, tuple[str, ...]] = {
+    "run.queued": _words("workflow version definition_sha256 trigger_type trigger_ref workspace input_sha256"),
+    "run.started": _words("journal_version"),
+    "action.proposed": _words(
+        "promise rev step connector operation kind risk reversible target_type target key_sha256 action_sha256"
+    ),
+    "verdict.given": _words(
+        "promise n purpose effect deny_kind retryable tier keys counts groups expires_in_s reasons "
+        "action_sha256 policy_revision engine engine_version input_sha256 findings_sha256"
+    ),
+    "approval.asked": _words(
+        "approval promise action_sha256 card_sha256 tier keys counts groups expires_at lineage "
+        "verdict_n policy_revision"
+    ),
+    "key.given": _words(
+        "approval person level groups action_sha256 card_sha256 card_rev policy_revision blocks_sha256 via given needed"
+    ),
+    "key.refused": _words("approval person code via count"),
+    "approval.released": _words("approval promise action_sha256 persons"),
+    "approval.rejected": _words("approval promise action_sha256 person reason_sha256"),
+    "approval.expired": _words("approval promise action_sha256"),
+    "approval.canceled": _words("approval promise action_sha256 why"),
+    "effect.intended": _words("promise attempt key_sha256 action_sha256 verdict_n approval policy_revision"),
+    "effect.receipted": _words("promise attempt n status key_sha256 action_sha256 receipt_sha256 signed_by"),
+    "effect.unknown": _words("promise attempt n key_sha256 action_sha256 receipt_sha256 signed_by"),
+    "effect.resolved": _words("promise attempt n how person key_sha256 action_sha256 receipt_sha256 signed_by"),
+    "effect.retried": _words("promise attempt error_class retry_at"),
+    "effect.reused": _words("promise key_sha256 action_sha256 receipt_sha256 run"),
+    "step.completed": _words("promise step"),
+    "step.failed": _words("promise step error_class"),
+    "cancel.requested": _words("person reason_sha256"),
+    "run.closed": _words("status entries journal_version journal_head"),
+    "evidence.sealed": _words("sha256 size key version_id"),
+    "evidence.downloaded": _words("sha256 person"),
+    "template.created": _words("name version definition_sha256"),
+    "template.activated": _words("name version definition_sha256"),
+    "template.archived": _words("name version definition_sha256"),
+    "person.added": _words("person level kind"),
+    "person.linked": _words("person identity_kind identity_sha256"),
+    "person.deactivated": _words("person"),
+    "group.changed": _words("group person change"),
+    "tenant.created": _words("tenant"),
+    "policy.activated": _words("revision bundle_sha256"),
+    "key.created": _words("purpose key_id"),
+}
+
+# What a body key holds; a key named in none of these holds text.
+_numbers = frozenset(
+    _words("rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version")
+)
+_flags = frozenset(_words("retryable reversible"))
+_text_lists = frozenset(_words("groups reasons persons"))
+
+_entry_keys = frozenset(_words("v tenant chain chain_seq prev at type actor body commit"))
+_entry_digest = re.compile(r"[0-9a-f]{64}")
+_tenant = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_chain = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
+_at = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What happened and who did it, before it has a place in a chain."""
+
+    type: str
+    actor: dict[str, str]
+    body: dict[str, Any]
+    commit: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One audit entry as read from its exact bytes."""
+
+    tenant: str
+    chain: str
+    chain_seq: int
+    prev: str
+    at: str
+    type: str
+    actor: dict[str, str]
+    body: dict[str, Any]
+    commit: tuple[str, ...]
+    leaf: bytes
+
+
+def build(fact: Fact, tenant: str, chain: str, chain_seq: int, prev: bytes, at: datetime) -> tuple[bytes, bytes]:
+    """The bytes to store and their leaf hash; `prev` is the leaf hash of the chain's last entry, GENESIS for the first."""
+    value = {
+        "v": 1,
+        "tenant": tenant,
+        "chain": chain,
+        "chain_seq": chain_seq,
+        "prev": prev.hex(),
+        "at": stamp(at),
+        "type": fact.type,
+        "actor": fact.actor,
+        "body": fact.body,
+        "commit": list(fact.commit),
+    }
+    _check_entry(value)
+    try:
+        data = jcs(value)
+    except CallerError as error:
+        _bad_entry("entry-noncanonical", f"{fact.type}: {error.reason}")
+    if len(data) > entry_bytes_max:
+        _bad_entry("entry-size", f"{fact.type} has {len(data)} bytes; an entry has at most {entry_bytes_max}")
+    return data, leaf_hash(data)
+
+
+def read_entry(data: bytes) -> Entry:
+    """The entry these bytes hold; anything but the canonical bytes of a catalogued fact is refused."""
+    if len(data) > entry_bytes_max:
+        _bad_entry("entry-size", f"{len(data)} bytes; an entry has at most {entry_bytes_max}")
+    try:
+        value = read_json(data, bytes_max=entry_bytes_max)
+    except CallerError as error:
+        _bad_entry("entry-parse", error.reason)
+    _check_entry(value)
+    try:
+        canonical = jcs(value)
+    except CallerError as error:
+        _bad_entry("entry-noncanonical", error.reason)
+    if canonical != data:
+        _bad_entry("entry-noncanonical", "the bytes are not the canonical form of what they say")
+    parts = {name: item for name, item in value.items() if name not in ("v", "commit")}
+    return Entry(**parts, commit=tuple(value["commit"]), leaf=leaf_hash(data))
+
+
+def stamp(at: datetime) -> str:
+    """UTC with six digits and a Z: fixed width, so that text order is time order."""
+    if at.tzinfo is None:
+        _bad_entry("entry-time", "a time without a zone says nothing")
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
+
+
+def instant(text: str) -> datetime:
+    """The moment that a stamp names."""
+    if not _at.fullmatch(text):
+        _bad_entry("entry-time", f"{text[:40]!r} is not a time like 2026-08-21T10:11:12.345678Z")
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        _bad_entry("entry-time", f"{text!r} is not a moment of the calendar")
+
+
+def _check_entry(value: Any) -> None:
+    if type(value) is not dict or set(value) != _entry_keys:
+        _bad_entry("entry-shape", f"an entry has exactly the keys {', '.join(sorted(_entry_keys))}")
+    if type(value["v"]) is not int or value["v"] != 1:
+        _bad_entry("entry-shape", "the version of an entry is 1")
+    _check_written(value["tenant"], _tenant, "tenant")
+    _check_written(value["chain"], _chain, "chain")
+    if type(value["chain_seq"]) is not int or value["chain_seq"] < 0:
+        _bad_entry("entry-shape", "chain_seq counts from 0")
+    _check_written(value["prev"], _entry_digest, "prev")
+    _check_written(value["at"], _at, "at")
+    instant(value["at"])
+    actor = value["actor"]
+    if type(actor) is not dict or set(actor) != {"type", "id"} or actor["type"] not in ACTOR_TYPES:
+        _bad_entry("entry-shape", "the actor is {type: person|system|service, id}")
+    if type(actor["id"]) is not str:
+        _bad_entry("entry-shape", "the actor's id is text")
+    if type(value["commit"]) is not list:
+        _bad_entry("entry-shape", "commit is a list")
+    for commitment in value["commit"]:
+        _check_written(commitment, _entry_digest, "commitment")
+    check_body(value["type"], value["body"])
+
+
+def check_body(kind: Any, body: Any) -> None:
+    """Return when the body has exactly the keys of its type and each holds what its name says; raise otherwise."""
+    if type(kind) is not str or kind not in CATALOGUE:
+        _bad_entry("entry-type", f"{str(kind)[:60]!r} is not in the catalogue of entries")
+    if type(body) is not dict or set(body) != set(CATALOGUE[kind]):
+        given = set(body) if type(body) is dict else set()
+        wrong = sorted(str(name) for name in given ^ set(CATALOGUE[kind]))
+        _bad_entry("entry-body", f"{kind}: missing or unknown keys: {', '.join(wrong)}")
+    for name, item in body.items():
+        if not _holds(name, item):
+            _bad_entry("entry-body", f"{kind}: {name} does not hold what its name says")
+
+
+def _holds(name: str, item: Any) -> bool:
+    if name in _numbers:
+        return type(item) is int and item >= 0
+    if name in _flags:
+        return type(item) is bool
+    if name in _text_lists:
+        return type(item) is list and all(type(one) is str for one in item)
+    if name == "counts":
+        return type(item) is list and all(_is_count(one) for one in item)
+    if name == "lineage":
+        return type(item) is list and all(_is_ancestor(one) for one in item)
+    if name == "version":
+        return type(item) in (str, int)
+    if type(item) is not str:
+        return False
+    if name.endswith("sha256") or name == "journal_head":
+        return not item or _entry_digest.fullmatch(item) is not None
+    return True
+
+
+def _is_count(item: Any) -> bool:
+    # A group's name may hold a dash, which a key of the canonical form may not: hence pairs.
+    return type(item) is list and len(item) == 2 and type(item[0]) is str and type(item[1]) is int and item[1] >= 1
+
+
+def _is_ancestor(item: Any) -> bool:
+    return type(item) is dict and set(item) == {"person", "why"} and all(type(part) is str for part in item.values())
+
+
+def _check_written(item: Any, pattern: re.Pattern[str], what: str) -> None:
+    if type(item) is not str or not pattern.fullmatch(item):
+        _bad_entry("entry-shape", f"{str(item)[:60]!r} is not a {what}")
+
+
+def _bad_entry(code: str, reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code=code)
+
+
+# ================== engine.ledger.container ===========================================================================
+
+"""The zip container of a bundle: one writing per content, STORED, and a reader that accepts no other bytes.
+
+Read and written here, because the ordinary readers accept doubled names, junk around the archive and members that
+overlap. Nothing is ever extracted to a disk.
+"""
+
+
+container_bytes_max = 1_073_741_824
+container_files_max = 65_000
+name_chars_max = 200
+
+_file_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+_local = struct.Struct("<IHHHHHIIIHH")
+_central = struct.Struct("<IHHHHHHIIIHHHHHII")
+_end = struct.Struct("<IHHHHIIH")
+_local_mark, _central_mark, _end_mark = 0x04034B50, 0x02014B50, 0x06054B50
+_version, _made_on_unix = 10, 3 << 8 | 10
+_first_day = 1 << 5 | 1  # 1980-01-01, the first day that a zip can name
+_mode = 0o100644 << 16
+
+
+def write_container(files: Mapping[str, bytes]) -> bytes:
+    """The one archive of these files."""
+    for name in files:
+        _check_name(name)
+    return b"".join(bytes(piece) for piece in _pieces({name: memoryview(data) for name, data in files.items()}))
+
+
+def read_container(data: bytes) -> dict[str, memoryview]:
+    """The members of an archive by name, as views of its bytes; what is not one plain sequence of files is refused."""
+    if len(data) > container_bytes_max:
+        _bad_zip("zip-size", f"{len(data)} bytes; a bundle has at most {container_bytes_max}")
+    view = memoryview(data)
+    count, start, end = _read_end(data)
+    files: dict[str, memoryview] = {}
+    folded: set[str] = set()
+    at, offset, before = start, 0, ""
+    for _ in range(count):
+        if at + _central.size > end:
+            _bad_zip("zip-layout", "the directory ends early")
+        head = _central.unpack_from(data, at)
+        if head[0] != _central_mark:
+            _bad_zip("zip-layout", f"no directory record stands at byte {at}")
+        name = _read_name(data, at + _central.size, head[10])
+        if head[4]:
+            _bad_zip("zip-method", f"{name} is compressed; members are stored as they are")
+        if name.lower() in folded:
+            _bad_zip("zip-dup", f"{name} stands twice")
+        folded.add(name.lower())
+        if name <= before:
+            _bad_zip("zip-layout", f"{name} is not in its place; names are sorted")
+        if head[16] != offset or head[8] != head[9]:
+            _bad_zip("zip-layout", f"{name} does not follow the member before it")
+        body = offset + _local.size + len(name)
+        offset = body + head[9]
+        if offset > start:
+            _bad_zip("zip-layout", f"{name} reaches into the directory")
+        files[name] = view[body:offset]
+        before, at = name, at + _central.size + head[10] + head[11] + head[12]
+    if offset != start or at != end:
+        _bad_zip("zip-prefix" if offset < start else "zip-layout", "bytes that belong to no member")
+    return files
+
+
+def check_canonical(data: bytes, files: Mapping[str, memoryview]) -> None:
+    """Return when writing these members again gives exactly these bytes; raise otherwise."""
+    view, at = memoryview(data), 0
+    for piece in _pieces(files):
+        if view[at : at + len(piece)] != piece:
+            _bad_zip("zip-noncanonical", f"from byte {at} on this is not how these members are written")
+        at += len(piece)
+    if at != len(data):
+        _bad_zip("zip-noncanonical", "bytes follow the archive")
+
+
+def _pieces(files: Mapping[str, memoryview]) -> Iterator[bytes | memoryview]:
+    directory: list[bytes] = []
+    offset = 0
+    for name in sorted(files):
+        raw, body = name.encode("ascii"), files[name]
+        crc, size = binascii.crc32(body), len(body)
+        if offset + size >= 2**32 - 1 or len(directory) >= container_files_max:
+            _bad_zip("zip-size", "a bundle stays below 4 GiB and 65,000 files")
+        shared = (0, 0, 0, _first_day, crc, size, size, len(raw), 0)
+        directory.append(_central.pack(_central_mark, _made_on_unix, _version, *shared, 0, 0, 0, _mode, offset) + raw)
+        yield _local.pack(_local_mark, _version, *shared) + raw
+        yield body
+        offset += _local.size + len(raw) + size
+    yield from directory
+    length = sum(len(record) for record in directory)
+    yield _end.pack(_end_mark, 0, 0, len(directory), len(directory), length, offset, 0)
+
+
+def _read_end(data: bytes) -> tuple[int, int, int]:
+    """How many members there are, and where their directory starts and ends."""
+    at = len(data) - _end.size
+    if at < 0 or data[at : at + 4] != _end_mark.to_bytes(4, "little"):
+        where = data.rfind(_end_mark.to_bytes(4, "little"))
+        _bad_zip("zip-trailing" if where >= 0 else "zip-layout", "the file does not end as a plain zip archive ends")
+    _, disk, first_disk, here, count, length, start, comment = _end.unpack_from(data, at)
+    if comment:
+        _bad_zip("zip-comment", "the archive carries a comment")
+    if disk or first_disk or here != count or count > container_files_max:
+        _bad_zip("zip-layout", "the archive is not in one piece")
+    if start + length != at:
+        _bad_zip("zip-prefix" if start + length < at else "zip-layout", "the directory is not where it should be")
+    return count, start, at
+
+
+def _read_name(data: bytes, at: int, size: int) -> str:
+    raw = data[at : at + size]
+    try:
+        name = raw.decode("ascii")
+    except UnicodeDecodeError:
+        _bad_zip("zip-name", f"{raw[:60]!r} is not a plain name")
+    _check_name(name)
+    return name
+
+
+def _check_name(name: str) -> None:
+    if len(name) > name_chars_max or not _file_name.fullmatch(name):
+        _bad_zip("zip-name", f"{name[:60]!r} is not a plain name: letters, digits, dots, dashes and slashes")
+
+
+def _bad_zip(code: str, reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code=code)
+
+
+# ================== engine.ledger.notes ===============================================================================
+
+"""Signed checkpoints of a log: C2SP signed notes, tlog-checkpoints, vkeys and witness cosignatures."""
+
+
+ED25519 = 1  # the signature type of a log
+COSIGNATURE = 4  # the signature type of a witness: a time, then a signature
+note_bytes_max = 65_536
+note_signatures_max = 100
+
+_decimal = re.compile(r"0|[1-9][0-9]{0,18}")
+_key_name = re.compile(r"[^\s+\x00-\x20\x7f]{1,255}")
+_signature_line = re.compile("— ([^ ]+) ([A-Za-z0-9+/=]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierKey:
+    """A named public key as trust policies write it."""
+
+    name: str
+    kind: int
+    public: bytes
+
+    @property
+    def id(self) -> bytes:
+        """The four bytes that a signature line carries for this key."""
+        return key_hash(self.name, self.kind, self.public)
+
+
+@dataclass(frozen=True, slots=True)
+class NoteSignature:
+    """One signature line: who claims to have signed, under which key id, and the bytes."""
+
+    name: str
+    id: bytes
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A text and its signatures, not yet verified."""
+
+    text: bytes
+    signatures: tuple[NoteSignature, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a log says of itself: its name, how many entries it has, and their root."""
+
+    origin: str
+    size: int
+    root: bytes
+
+    @property
+    def text(self) -> bytes:
+        """The exact text that is signed."""
+        root = base64.b64encode(self.root).decode("ascii")
+        return f"{self.origin}\n{self.size}\n{root}\n".encode()
+
+
+def log_origin(deployment: str, tenant: str, shard: int = 0) -> str:
+    """The name of one tenant's log: the verifier reads the tenant back from it."""
+    return f"{deployment}/log/{tenant}/{shard}"
+
+
+def tenant_of(origin: str) -> str:
+    """The tenant that a log's name says it belongs to, empty when it says none."""
+    parts = origin.split("/")
+    return parts[-2] if len(parts) >= 4 and parts[-3] == "log" and _decimal.fullmatch(parts[-1]) else ""
+
+
+def key_hash(name: str, kind: int, public: bytes) -> bytes:
+    """sha256(name, newline, type, key), the first four bytes."""
+    return hashlib.sha256(name.encode() + b"\n" + bytes((kind,)) + public).digest()[:4]
+
+
+def write_vkey(name: str, public: bytes, kind: int = ED25519) -> str:
+    """`name+hash+base64(type, key)`: how a public key is handed to those who verify."""
+    if not _key_name.fullmatch(name):
+        _bad_note("vkey", f"{name[:40]!r} is not a key's name: no spaces and no plus")
+    check_public(public)
+    key = base64.b64encode(bytes((kind,)) + public).decode("ascii")
+    return f"{name}+{key_hash(name, kind, public).hex()}+{key}"
+
+
+def read_vkey(text: str) -> VerifierKey:
+    """The key of one vkey; another writing, another hash or a weak key is refused."""
+    name, _, rest = text.partition("+")
+    digits, _, key = rest.partition("+")
+    raw = read_base64(key)
+    if not _key_name.fullmatch(name) or not re.fullmatch(r"[0-9a-f]{8}", digits) or raw is None or len(raw) != 33:
+        _bad_note("vkey", f"{text[:60]!r} is not written as name+hash+key")
+    if raw[0] not in (ED25519, COSIGNATURE):
+        _bad_note("vkey", f"the key {name} is of type {raw[0]}; 1 is a log's, 4 a witness's")
+    if key_hash(name, raw[0], raw[1:]).hex() != digits:
+        _bad_note("vkey", f"the hash of the key {name} is not its own")
+    check_public(raw[1:])
+    return VerifierKey(name, raw[0], raw[1:])
+
+
+def sign_note(text: bytes, name: str, public: bytes, sign: Callable[[bytes], bytes]) -> bytes:
+    """The note of this text with one signature; the same text and key give the same bytes."""
+    return text + b"\n" + signature_line(name, key_hash(name, ED25519, public) + sign(text))
+
+
+def signature_line(name: str, signed: bytes) -> bytes:
+    """One signature as the line that ends a note."""
+    return f"— {name} {base64.b64encode(signed).decode('ascii')}\n".encode()
+
+
+def read_note(data: bytes) -> Note:
+    """Split a note into text and signatures, strictly; nothing is verified here."""
+    if len(data) > note_bytes_max:
+        _bad_note("note", f"a note has at most {note_bytes_max} bytes")
+    try:
+        whole = data.decode("utf-8")
+    except UnicodeDecodeError:
+        _bad_note("note", "a note is UTF-8")
+    if re.search("[\x00-\x09\x0b-\x1f]", whole):
+        _bad_note("note", "a note holds no control characters")
+    at = whole.rfind("\n\n")
+    if at < 0 or not whole.endswith("\n"):
+        _bad_note("note", "a note is a text, an empty line and signature lines")
+    text, lines = whole[: at + 1], whole[at + 2 :].split("\n")[:-1]
+    if not 1 <= len(lines) <= note_signatures_max:
+        _bad_note("note", f"a note has 1 to {note_signatures_max} signatures")
+    return Note(text.encode(), tuple(_read_signature(line) for line in lines))
+
+
+def _read_signature(line: str) -> NoteSignature:
+    match = _signature_line.fullmatch(line)
+    raw = read_base64(match[2]) if match else None
+    if match is None or raw is None or len(raw) < 5 or not _key_name.fullmatch(match[1]):
+        _bad_note("note", f"{line[:60]!r} is not a signature line")
+    return NoteSignature(match[1], raw[:4], raw[4:])
+
+
+def read_checkpoint(text: bytes) -> Checkpoint:
+    """The checkpoint of a note's text: three lines, a decimal size, a hash of 32 bytes and nothing else."""
+    try:
+        lines = text.decode("utf-8").split("\n")
+    except UnicodeDecodeError:
+        _bad_note("checkpoint", "a checkpoint is UTF-8")
+    if len(lines) != 4 or lines[3]:
+        _bad_note("checkpoint", "a checkpoint has exactly the lines origin, size and root")
+    origin, digits, key = lines[:3]
+    if not _key_name.fullmatch(origin):
+        _bad_note("cp-origin", f"{origin[:60]!r} is not a log's name")
+    if not _decimal.fullmatch(digits) or int(digits) > size_max:
+        _bad_note("cp-size", f"{digits[:40]!r} is not a size in plain decimal")
+    root = read_base64(key)
+    if root is None or len(root) != hash_bytes:
+        _bad_note("checkpoint", "the root is 32 bytes in base64")
+    return Checkpoint(origin, int(digits), root)
+
+
+def signed_by_log(note: Note, key: VerifierKey) -> bool:
+    """Whether this log key signed the note; a signature that claims to be this key's and is not breaks the note."""
+    found = False
+    for signature in _signatures_of(note, key):
+        if len(signature.raw) != 64 or not verify_signature(key.public, note.text, signature.raw):
+            _bad_note("note-badsig", f"the signature of {key.name} does not hold over this text")
+        found = True
+    return found
+
+
+def cosigned_at(note: Note, key: VerifierKey) -> int | None:
+    """When this witness says it saw the checkpoint (POSIX seconds), or None when it did not sign."""
+    seen: int | None = None
+    for signature in _signatures_of(note, key):
+        seconds = int.from_bytes(signature.raw[:8], "big")
+        message = cosigned_text(seconds, note.text)
+        if (
+            len(signature.raw) != 72
+            or seconds > size_max
+            or not verify_signature(key.public, message, signature.raw[8:])
+        ):
+            _bad_note("note-badsig", f"the cosignature of {key.name} does not hold over this text")
+        seen = seconds
+    return seen
+
+
+def cosigned_text(seconds: int, text: bytes) -> bytes:
+    """What a witness signs: the time it saw the checkpoint, and the checkpoint."""
+    return b"cosignature/v1\ntime %d\n" % seconds + text
+
+
+def _signatures_of(note: Note, key: VerifierKey) -> list[NoteSignature]:
+    return [signature for signature in note.signatures if (signature.name, signature.id) == (key.name, key.id)]
+
+
+def read_base64(text: str) -> bytes | None:
+    """Standard base64 in its one writing, else None."""
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return raw if base64.b64encode(raw).decode("ascii") == text else None
+
+
+def _bad_note(code: str, reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code=code)
+
+
+# ================== engine.ledger.trust ===============================================================================
+
+"""The trust policy: whose keys and how many witnesses a verifier believes, obtained outside the bundle and pinned.
+
+The lines `log`, `witness`, `group` and `quorum` are C2SP tlog-policy. Four more are ours: `bundle <vkey>` (who may seal
+a bundle), `receipt <vkey>` (who may sign a receipt), `tenant <name>` and `min-size <n>` (refuse older checkpoints).
+"""
+
+
+trust_bytes_max = 262_144
+_trust_number = re.compile(r"0|[1-9][0-9]{0,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """So many of these witnesses or groups."""
+
+    needed: int
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """A parsed trust policy."""
+
+    logs: tuple[VerifierKey, ...]
+    bundles: tuple[VerifierKey, ...]
+    receipts: dict[str, VerifierKey] = field(default_factory=dict)
+    witnesses: dict[str, VerifierKey] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    quorum: str = "none"
+    tenant: str = ""
+    size_min: int = 0
+
+    def witnessed(self, note: Note) -> dict[str, int]:
+        """Which witnesses cosigned, and when (POSIX seconds)."""
+        seen = {name: cosigned_at(note, key) for name, key in self.witnesses.items()}
+        return {name: at for name, at in seen.items() if at is not None}
+
+    def has_quorum(self, seen: dict[str, int], name: str | None = None) -> bool:
+        """Whether these witnesses are enough."""
+        name = self.quorum if name is None else name
+        if name == "none":
+            return True
+        if name in self.witnesses:
+            return name in seen
+        group = self.groups[name]
+        return sum(self.has_quorum(seen, member) for member in group.members) >= group.needed
+
+
+def public_id(public: bytes) -> str:
+    """The name by which entries and envelopes call a signing key: 16 hex digits of its hash."""
+    return tagged("twokeys/key/v1", public).hex()[:16]
+
+
+def write_trust(
+    logs: tuple[str, ...], bundles: tuple[str, ...], receipts: tuple[str, ...], tenant: str = "", size_min: int = 0
+) -> str:
+    """The policy text of a deployment without a witness, from vkeys; witnesses are added by whoever chose them."""
+    lines = ["# Twokeys trust policy. Keep it where nobody who could change a bundle can change it."]
+    lines += [f"log {key}" for key in logs]
+    lines += [f"bundle {key}" for key in bundles]
+    lines += [f"receipt {key}" for key in receipts]
+    lines += [f"tenant {tenant}"] if tenant else []
+    lines += [f"min-size {size_min}"] if size_min else []
+    return "\n".join([*lines, "quorum none", ""])
+
+
+def read_trust(data: bytes) -> Trust:
+    """Parse a policy file, strictly; an unknown line is refused, because it might be a condition."""
+    if len(data) > trust_bytes_max:
+        _bad_trust("a trust policy has at most 262,144 bytes")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        _bad_trust("a trust policy is UTF-8 text")
+    if re.search("[\x00-\x08\x0b-\x1f\x7f]", text):
+        _bad_trust("a trust policy holds no control characters but tab and newline")
+    reader = _TrustReader()
+    for number, line in enumerate(text.split("\n"), 1):
+        words = re.split("[ \t]+", line.strip(" \t"))
+        if words != [""] and not words[0].startswith("#"):
+            reader.take(number, words)
+    return reader.done()
+
+
+class _TrustReader:
+    def __init__(self) -> None:
+        self.keys: dict[str, list[VerifierKey]] = {"log": [], "bundle": [], "receipt": []}
+        self.witnesses: dict[str, VerifierKey] = {}
+        self.groups: dict[str, Group] = {}
+        self.once: dict[str, str] = {}
+
+    def take(self, number: int, words: list[str]) -> None:
+        word, rest = words[0], words[1:]
+        try:
+            if word in self.keys and len(rest) in ((1, 2) if word == "log" else (1,)):
+                self._key(word, rest[0])
+            elif word == "witness" and len(rest) in (2, 3):
+                self._witness(rest[0], rest[1])
+            elif word == "group" and len(rest) >= 3:
+                self._group(rest[0], rest[1], tuple(rest[2:]))
+            elif word in ("quorum", "tenant", "min-size") and len(rest) == 1 and word not in self.once:
+                self._single(word, rest[0])
+            else:
+                _bad_trust(f"{' '.join(words)[:60]!r} is not a line of a trust policy")
+        except BrokenLedger as error:
+            raise BrokenLedger(f"line {number}: {error.reason}", code=error.code) from None
+
+    def done(self) -> Trust:
+        if "quorum" not in self.once:
+            _bad_trust("a trust policy has one quorum line; `quorum none` asks for no witness")
+        if not self.keys["log"] or not self.keys["bundle"] or not self.keys["receipt"]:
+            _bad_trust("a trust policy names at least one log, one bundle and one receipt key")
+        return Trust(
+            logs=tuple(self.keys["log"]),
+            bundles=tuple(self.keys["bundle"]),
+            receipts={public_id(key.public): key for key in self.keys["receipt"]},
+            witnesses=self.witnesses,
+            groups=self.groups,
+            quorum=self.once["quorum"],
+            tenant=self.once.get("tenant", ""),
+            size_min=int(self.once.get("min-size", "0")),
+        )
+
+    def _key(self, word: str, text: str) -> None:
+        key = read_vkey(text)
+        if key.kind != ED25519:
+            _bad_trust(f"a {word} key is of type 1")
+        if any(key.public == known.public for keys in self.keys.values() for known in keys):
+            _bad_trust(f"the key {key.name} stands twice, or is used for two purposes")
+        self.keys[word].append(key)
+
+    def _witness(self, name: str, text: str) -> None:
+        key = read_vkey(text)
+        if key.kind != COSIGNATURE:
+            _bad_trust("a witness's key is of type 4")
+        known = [*self.witnesses.values(), *(one for keys in self.keys.values() for one in keys)]
+        if any(key.public == one.public for one in known):
+            _bad_trust(f"the key {key.name} stands twice, or is used for two purposes")
+        self._fresh(name)
+        self.witnesses[name] = key
+
+    def _group(self, name: str, count: str, members: tuple[str, ...]) -> None:
+        if count not in ("any", "all") and not _trust_number.fullmatch(count):
+            _bad_trust(f"{count[:20]!r} is not any, all or a number")
+        needed = {"any": 1, "all": len(members)}.get(count) or int(count)
+        used = {member for group in self.groups.values() for member in group.members}
+        for member in members:
+            if member not in self.witnesses and member not in self.groups:
+                _bad_trust(f"{member!r} is not defined above")
+            if member in used or members.count(member) > 1:
+                _bad_trust(f"{member!r} counts twice")
+        if not 1 <= needed <= len(members):
+            _bad_trust(f"a group of {len(members)} cannot need {needed}")
+        self._fresh(name)
+        self.groups[name] = Group(needed, members)
+
+    def _single(self, word: str, value: str) -> None:
+        if word == "quorum" and value != "none" and value not in self.witnesses and value not in self.groups:
+            _bad_trust(f"{value!r} is not defined above")
+        if word == "min-size" and not _trust_number.fullmatch(value):
+            _bad_trust(f"{value[:40]!r} is not a number")
+        self.once[word] = value
+
+    def _fresh(self, name: str) -> None:
+        if name == "none" or name in self.witnesses or name in self.groups:
+            _bad_trust(f"the name {name!r} is taken")
+
+
+def _bad_trust(reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code="trust-policy")
+
+
+# ================== engine.ledger.layout ==============================================================================
+
+"""The names and small documents inside a bundle, written and read in one place."""
+
+
+BUILDER = "twokeys/bundle/v1"
+BAGIT = "bagit.txt"
+BAGIT_TEXT = b"BagIt-Version: 1.0\nTag-File-Character-Encoding: UTF-8\n"
+MANIFEST = "manifest-sha256.txt"
+ATTESTATION = "attestation.intoto.jsonl"
+
+# Below data/:
+ENTRIES = "entries.jsonl"
+PROOFS = "proofs.jsonl"
+CHECKPOINT = "checkpoint"
+WITHHELD = "withheld.json"
+DEFINITION = "definition.cbor"
+JOURNAL = "journal.json"
+POLICIES = "policies/index.json"
+TRUST = "trust.txt"
+VERIFIER = "verify.py"
+README = "README.txt"
+REPORT = "report.html"
+REQUIRED = (ENTRIES, PROOFS, CHECKPOINT, WITHHELD, DEFINITION, JOURNAL, POLICIES, README, REPORT, TRUST, VERIFIER)
+PAYLOAD_DIRECTORY, RECEIPT_DIRECTORY, POLICY_DIRECTORY = "payloads/", "receipts/", "policies/"
+
+document_bytes_max = 268_435_456
+_hex_text = re.compile(r"(?:[0-9a-f]{2})*")
+_hex_digest = re.compile(r"[0-9a-f]{64}")
+_suffix = re.compile(r"\.[a-z0-9]{1,8}")
+_manifest_line = re.compile(r"([0-9a-f]{64})  (data/[A-Za-z0-9][A-Za-z0-9._/-]*)")
+
+
+def payload_name(digest: str) -> str:
+    """A committed document travels under the hash of its own bytes."""
+    return f"{PAYLOAD_DIRECTORY}{digest}.json"
+
+
+def receipt_name(digest: str) -> str:
+    """A receipt travels under the hash of its envelope."""
+    return f"{RECEIPT_DIRECTORY}{digest}.json"
+
+
+def policy_name(path: str, text: bytes) -> str:
+    """A policy file travels under the hash of its text, with the ending that its author gave it."""
+    ending = "." + path.rpartition(".")[2].lower() if "." in path else ""
+    return f"{POLICY_DIRECTORY}{sha256(text).hex()}{ending if _suffix.fullmatch(ending) else '.txt'}"
+
+
+def read_manifest(data: bytes) -> dict[str, str]:
+    """The digests by file name; lines are sorted, each written one way."""
+    try:
+        lines = data.decode("ascii").split("\n")
+    except UnicodeDecodeError:
+        _bad_layout("manifest-parse", "the manifest is ASCII text")
+    if lines.pop():
+        _bad_layout("manifest-parse", "the manifest's last line does not end")
+    found: dict[str, str] = {}
+    before = ""
+    for number, line in enumerate(lines, 1):
+        match = _manifest_line.fullmatch(line)
+        if not match or match[2] <= before:
+            _bad_layout("manifest-parse", f"line {number} of the manifest is not `sha256  data/name` in sorted order")
+        found[match[2]] = match[1]
+        before = match[2]
+    return found
+
+
+def write_receipt(body: bytes, signature: bytes, key_id: str) -> bytes:
+    """A receipt's file."""
+    return jcs({"envelope": body.hex(), "key_id": key_id, "signature": signature.hex()})
+
+
+def read_receipt(data: bytes) -> tuple[bytes, bytes, str, dict[str, Any]]:
+    """A receipt's envelope, signature, key id and what the envelope says."""
+    value = read_document(data, {"envelope", "key_id", "signature"}, "receipt-parse")
+    body, signature = _from_hex(value["envelope"], "receipt-parse"), _from_hex(value["signature"], "receipt-parse")
+    try:
+        envelope = decode(body)
+    except CallerError as error:
+        _bad_layout("receipt-parse", f"the envelope is not canonical CBOR: {error.reason}")
+    if type(envelope) is not dict or type(value["key_id"]) is not str:
+        _bad_layout("receipt-parse", "the envelope is a map and its key has an id")
+    return body, signature, value["key_id"], envelope
+
+
+def receipt_signed_bytes(body: bytes) -> bytes:
+    """What the executor signs: the stored envelope under its own tag."""
+    return tagged("twokeys/receipt/v1", body)
+
+
+def write_journal(rows: Iterable[bytes]) -> bytes:
+    """The journal's file: its rows in hex, and the head that they chain to."""
+    rows = tuple(rows)
+    head, version = journal_head(rows)
+    return jcs({"head": head.hex(), "rows": [row.hex() for row in rows], "version": version})
+
+
+def read_journal(data: bytes) -> tuple[tuple[bytes, ...], str, int]:
+    """The rows, and the head and version that the file claims."""
+    value = read_document(data, {"head", "rows", "version"}, "journal-parse")
+    if type(value["rows"]) is not list or type(value["head"]) is not str or type(value["version"]) is not int:
+        _bad_layout("journal-parse", "a journal has rows, a head and a version")
+    return tuple(_from_hex(row, "journal-parse") for row in value["rows"]), value["head"], value["version"]
+
+
+def journal_events(rows: Iterable[bytes]) -> list[dict[str, Any]]:
+    """Every journal entry of these rows; a row is the CBOR array of one commit's entries."""
+    events: list[dict[str, Any]] = []
+    for number, row in enumerate(rows):
+        try:
+            items = decode(row)
+        except CallerError as error:
+            _bad_layout("journal-parse", f"row {number} is not canonical CBOR: {error.reason}")
+        if type(items) is not list or not items or any(type(item) is not dict for item in items):
+            _bad_layout("journal-parse", f"row {number} is not a list of journal entries")
+        events.extend(items)
+    return events
+
+
+def journal_head(rows: Iterable[bytes]) -> tuple[bytes, int]:
+    """The leaf of the last journal entry and how many there are: each leaf chains the entry to the leaf before it."""
+    head, version = bytes(32), 0
+    for event in journal_events(rows):
+        head = tagged("twokeys/journal/v1", head + encode(event))
+        version += 1
+    return head, version
+
+
+def read_withheld(data: bytes) -> tuple[str, ...]:
+    """The commitments whose documents are kept encrypted outside the bundle; sorted, each once."""
+    value = read_document(data, {"withheld"}, "withheld-parse")["withheld"]
+    if type(value) is not list or any(type(item) is not str or not _hex_digest.fullmatch(item) for item in value):
+        _bad_layout("withheld-parse", "the withheld commitments are a list of digests")
+    if value != sorted(set(value)):
+        _bad_layout("withheld-parse", "the withheld commitments are sorted and stand once")
+    return tuple(value)
+
+
+def read_policies(data: bytes) -> dict[str, tuple[tuple[str, str], ...]]:
+    """The files (path, digest) of each policy revision."""
+    found: dict[str, tuple[tuple[str, str], ...]] = {}
+    value = read_document(data, {"revisions"}, "policies-parse")["revisions"]
+    if type(value) is not list:
+        _bad_layout("policies-parse", "the index of policies is a list")
+    for item in value:
+        revision, files = _index_entry(item, ("revision", "files"))
+        if type(revision) is not str or type(files) is not list or revision in found:
+            _bad_layout("policies-parse", "the index of policies lists revisions with their files")
+        pairs = [_index_entry(one, ("path", "sha256")) for one in files]
+        if any(type(part) is not str for pair in pairs for part in pair):
+            _bad_layout("policies-parse", "a policy file has a path and a digest")
+        found[revision] = tuple(pairs)
+    return found
+
+
+def _index_entry(item: Any, keys: tuple[str, str]) -> tuple[Any, Any]:
+    if type(item) is not dict or set(item) != set(keys):
+        _bad_layout("policies-parse", f"an item of the index of policies has exactly {' and '.join(keys)}")
+    return item[keys[0]], item[keys[1]]
+
+
+def policy_revision(files: Iterable[tuple[str, str]]) -> str:
+    """The revision that these files (path, digest) make."""
+    return tagged("twokeys/policy/v1", encode(sorted([path, digest] for path, digest in files))).hex()
+
+
+def read_document(data: bytes, keys: set[str], code: str) -> dict[str, Any]:
+    """A small canonical JSON object with exactly these keys."""
+    try:
+        value = read_json(data, bytes_max=document_bytes_max)
+        canonical = jcs(value)
+    except CallerError as error:
+        _bad_layout(code, error.reason)
+    if canonical != data:
+        _bad_layout(code, "the bytes are not the canonical form of what they say")
+    if type(value) is not dict or set(value) != keys:
+        _bad_layout(code, f"the document has exactly {', '.join(sorted(keys))}")
+    return value
+
+
+def _from_hex(value: Any, code: str) -> bytes:
+    if type(value) is not str or not _hex_text.fullmatch(value):
+        _bad_layout(code, "bytes are written as lower-case hexadecimal digits")
+    return bytes.fromhex(value)
+
+
+def _bad_layout(code: str, reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code=code)
+
+
+# ================== engine.ledger.statement ===========================================================================
+
+"""The signature over a bundle: a DSSE envelope around an in-toto statement about the bundle's manifest."""
+
+
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "https://twokeys.example/attestation/run-evidence/v1"
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+PREDICATE_KEYS = ("builder", "entries", "origin", "policy_revisions", "root", "run", "status", "tenant", "tree_size")
+
+_subject_digest = re.compile(r"[0-9a-f]{64}")
+
+
+def write_statement(manifest_sha256: str, predicate: Mapping[str, Any]) -> bytes:
+    """The in-toto statement: this manifest, and what it is the evidence of."""
+    return _plain_json(
+        {
+            "_type": STATEMENT_TYPE,
+            "subject": [{"name": MANIFEST, "digest": {"sha256": manifest_sha256}}],
+            "predicateType": PREDICATE_TYPE,
+            "predicate": dict(predicate),
+        }
+    )
+
+
+def pre_authentication(payload_type: str, payload: bytes) -> bytes:
+    """DSSE's PAE: what is signed, so that a payload cannot be taken for one of another type."""
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+
+
+def write_envelope(payload: bytes, public: bytes, sign: Callable[[bytes], bytes]) -> bytes:
+    """The envelope with one signature, as one line."""
+    signature = sign(pre_authentication(PAYLOAD_TYPE, payload))
+    value = {
+        "payloadType": PAYLOAD_TYPE,
+        "payload": base64.b64encode(payload).decode("ascii"),
+        "signatures": [{"keyid": public_id(public), "sig": base64.b64encode(signature).decode("ascii")}],
+    }
+    return _plain_json(value) + b"\n"
+
+
+def read_envelope(data: bytes) -> tuple[bytes, tuple[tuple[str, bytes], ...]]:
+    """The payload and its signatures (key id, bytes), not yet verified."""
+    if not data.endswith(b"\n"):
+        _bad_statement("dsse-parse", "the envelope is one line")
+    value = _read_plain(data[:-1], "dsse-parse")
+    if type(value) is not dict or set(value) != {"payloadType", "payload", "signatures"}:
+        _bad_statement("dsse-parse", "an envelope has a payload, its type and signatures")
+    if value["payloadType"] != PAYLOAD_TYPE:
+        _bad_statement("dsse-type", f"the payload is of type {str(value['payloadType'])[:60]!r}, not {PAYLOAD_TYPE}")
+    payload = read_base64(value["payload"]) if type(value["payload"]) is str else None
+    if payload is None or type(value["signatures"]) is not list:
+        _bad_statement("dsse-parse", "the payload is base64 and the signatures are a list")
+    return payload, tuple(_envelope_signature(item) for item in value["signatures"])
+
+
+def signer_of(payload: bytes, signatures: tuple[tuple[str, bytes], ...], keys: tuple[VerifierKey, ...]) -> VerifierKey:
+    """The pinned key that signed; a signature that claims to be a pinned key's and is not breaks the envelope."""
+    message = pre_authentication(PAYLOAD_TYPE, payload)
+    pinned = {public_id(key.public): key for key in keys}
+    found: VerifierKey | None = None
+    for key_id, signature in signatures:
+        if key_id in pinned:
+            if not verify_signature(pinned[key_id].public, message, signature):
+                _bad_statement("dsse-sig", f"the signature of {pinned[key_id].name} does not hold over this statement")
+            found = pinned[key_id]
+    if found is None:
+        _bad_statement("dsse-sig", "no bundle key of the trust policy signed this statement")
+    return found
+
+
+def read_statement(payload: bytes) -> tuple[str, dict[str, Any]]:
+    """The manifest's digest and the predicate, strictly."""
+    value = _read_plain(payload, "stmt-parse")
+    if type(value) is not dict or set(value) != {"_type", "subject", "predicateType", "predicate"}:
+        _bad_statement("stmt-parse", "a statement has a type, a subject, a predicate type and a predicate")
+    if value["_type"] != STATEMENT_TYPE or value["predicateType"] != PREDICATE_TYPE:
+        _bad_statement("stmt-type", "the statement is not about the evidence of a run")
+    subject = value["subject"]
+    shaped = type(subject) is list and len(subject) == 1 and type(subject[0]) is dict
+    if not shaped or set(subject[0]) != {"name", "digest"} or subject[0]["name"] != MANIFEST:
+        _bad_statement("stmt-subject", f"the statement's subject is {MANIFEST}")
+    digest = subject[0]["digest"]
+    if type(digest) is not dict or set(digest) != {"sha256"} or not _is_digest(digest["sha256"]):
+        _bad_statement("stmt-subject", "the subject's digest is one SHA-256")
+    predicate = value["predicate"]
+    if type(predicate) is not dict or set(predicate) != set(PREDICATE_KEYS):
+        _bad_statement("stmt-parse", f"the predicate has exactly {', '.join(PREDICATE_KEYS)}")
+    return digest["sha256"], predicate
+
+
+def _envelope_signature(item: Any) -> tuple[str, bytes]:
+    if type(item) is not dict or set(item) != {"keyid", "sig"} or type(item["keyid"]) is not str:
+        _bad_statement("dsse-parse", "a signature has a key id and its bytes")
+    raw = read_base64(item["sig"]) if type(item["sig"]) is str else None
+    if raw is None:
+        _bad_statement("dsse-parse", "a signature is base64")
+    return item["keyid"], raw
+
+
+def _is_digest(value: Any) -> bool:
+    return type(value) is str and _subject_digest.fullmatch(value) is not None
+
+
+def _plain_json(value: Any) -> bytes:
+    # These two documents have keys that their standards chose (payloadType), so they are outside the JCS profile;
+    # sorted ASCII keys and no floats make this the RFC 8785 form all the same.
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _read_plain(data: bytes, code: str) -> Any:
+    try:
+        value = read_json(data)
+    except CallerError as error:
+        _bad_statement(code, error.reason)
+    if _plain_json(value) != data:
+        _bad_statement(code, "the bytes are not the canonical form of what they say")
+    return value
+
+
+def _bad_statement(code: str, reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code=code)
+
+
+# ================== engine.ledger.story ===============================================================================
+
+"""The rules that the entries of a run must obey together: what was done was proposed, judged, released and receipted.
+
+Nothing here trusts a summary. Verdicts are derived again from the recorded findings, and every release is counted again
+from the raw keys.
+"""
+
+
+approver_level_min = 4
+nothing_sha256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+settled_statuses = ("ok", "error", "timeout", "rejected")
+tiers_in_order = ("low", "med", "high")
+
+
+@dataclass(slots=True)
+class Asked:
+    """One request for approval as its entries tell it."""
+
+    body: dict[str, Any]
+    seconds: float  # from asking to expiry
+    keys: dict[str, dict[str, Any]] = field(default_factory=dict)
+    state: str = "open"  # open | released | rejected | expired | canceled
+    persons: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Effect:
+    """One attempt at an effect as its entries tell it."""
+
+    body: dict[str, Any]
+    state: str = "open"  # open | receipted | retried | unknown | resolved
+
+
+class Story:
+    """Takes the entries in order and refuses the first that could not have happened."""
+
+    def __init__(
+        self,
+        documents: Mapping[str, bytes],
+        receipts: Mapping[str, dict[str, Any]],
+        started: frozenset[tuple[str, int]],
+    ) -> None:
+        self._documents = documents
+        self._receipts = receipts
+        self._started = started
+        self._tenant = self._run = ""
+        self._requester = ""
+        self._proposals: dict[str, dict[str, Any]] = {}
+        self._verdicts: dict[str, list[dict[str, Any]]] = {}
+        self._effects: dict[str, list[Effect]] = {}
+        self._receipt_n: dict[str, tuple[int, int]] = {}
+        self._done: set[str] = set()
+        self.approvals: dict[str, Asked] = {}
+        self.counts: dict[str, int] = {}
+        self.remarks: list[str] = []
+        self._rules: dict[str, Callable[[Entry], None]] = {
+            "run.queued": self._queued,
+            "action.proposed": self._proposed,
+            "verdict.given": self._judged,
+            "approval.asked": self._asked,
+            "key.given": self._key,
+            "key.refused": self._refused,
+            "approval.released": self._released,
+            "approval.rejected": self._ended,
+            "approval.expired": self._ended,
+            "approval.canceled": self._ended,
+            "effect.intended": self._intended,
+            "effect.receipted": self._receipted,
+            "effect.unknown": self._unknown,
+            "effect.resolved": self._resolved,
+            "effect.retried": self._retried,
+            "effect.reused": self._reused,
+            "step.completed": self._completed,
+            "run.closed": self._closed,
+        }
+
+    def take(self, entry: Entry) -> None:
+        """One more entry; raises BrokenLedger when it breaks a rule."""
+        self.counts[entry.type] = self.counts.get(entry.type, 0) + 1
+        rule = self._rules.get(entry.type)
+        if rule:
+            rule(entry)
+
+    # --- proposed and judged ---------------------------------------------------------------------------------------
+
+    def _queued(self, entry: Entry) -> None:
+        self._tenant, self._run = entry.tenant, entry.chain
+        self._requester = entry.actor["id"]
+
+    def _proposed(self, entry: Entry) -> None:
+        body = entry.body
+        before = self._proposals.get(body["promise"])
+        if before and body["rev"] <= before["rev"]:
+            _broken("proposal-order", f"revision {body['rev']} of promise {body['promise']} follows {before['rev']}")
+        if not body["action_sha256"] or not body["key_sha256"]:
+            _broken("proposal-empty", "a proposal names its action and its effect key by their digests")
+        self._proposals[body["promise"]] = body
+
+    def _judged(self, entry: Entry) -> None:
+        body = entry.body
+        proposal = self._proposal_of(body)
+        given = self._verdicts.setdefault(body["promise"], [])
+        if given and body["n"] <= given[-1]["n"]:
+            _broken("verdict-order", f"verdict {body['n']} of promise {body['promise']} follows {given[-1]['n']}")
+        wanted = [digest for digest in (body["input_sha256"], body["findings_sha256"]) if digest]
+        if list(entry.commit) != wanted:
+            _broken("verdict-commit", "a verdict commits to exactly its input and its findings")
+        self._derive(body, proposal)
+        given.append(body)
+
+    def _derive(self, body: dict[str, Any], proposal: dict[str, Any]) -> None:
+        """The recorded findings must give the recorded verdict; doubt may only have become a denial."""
+        if body["effect"] not in ("allow", "deny", "needs_approval"):
+            _broken("verdict-effect", f"{body['effect'][:40]!r} is no effect")
+        if body["effect"] == "deny" and body["deny_kind"] == "fault":
+            return
+        document = self._document(body["input_sha256"], "input")
+        findings = self._document(body["findings_sha256"], "findings")
+        try:
+            subject = subject_of(document)
+            said = (document["action"]["sha256"], document["tenant"]["id"], document["run"]["id"])
+            checked = check_findings(findings)
+            differs = source_fault(checked, document["request"]["id"], body["action_sha256"], body["policy_revision"])
+        except (KeyError, TypeError, Unfit) as error:
+            _broken("verdict-documents", f"the documents of this verdict are not what policy reads and writes: {error}")
+        if differs:
+            _broken("verdict-echo", f"the findings do not answer this question: {differs}")
+        if said != (body["action_sha256"], self._tenant, self._run):
+            _broken("verdict-input", "the input document is about another action, run or tenant")
+        facts = {"kind": proposal["kind"], "risk_tier": proposal["risk"], "reversible": proposal["reversible"]}
+        if subject != facts:
+            _broken("verdict-input", "the input document describes the action otherwise than the proposal")
+        ruling = reduce(findings, subject)
+        derived = {
+            "effect": ruling["effect"],
+            "deny_kind": ruling["deny_kind"],
+            "tier": ruling["tier"],
+            "keys": ruling["keys"],
+            "counts": [[group, count] for group, count in sorted(ruling["counts"].items())],
+            "groups": list(ruling["groups"]),
+            "expires_in_s": ruling["expires_in_s"],
+            "reasons": [reason["code"] for reason in ruling["reasons"]],
+        }
+        for name, value in derived.items():
+            if body[name] != value:
+                _broken(
+                    "verdict-derived", f"the recorded findings give {name} {value!r}, the verdict says {body[name]!r}"
+                )
+
+    def _document(self, digest: str, what: str) -> Any:
+        if digest not in self._documents:
+            _broken("verdict-documents", f"the {what} of this verdict is not in the bundle")
+        try:
+            return read_json(self._documents[digest])
+        except CallerError as error:
+            _broken("verdict-documents", f"the {what} of this verdict is not strict JSON: {error.reason}")
+
+    # --- keys ------------------------------------------------------------------------------------------------------
+
+    def _asked(self, entry: Entry) -> None:
+        body = entry.body
+        self._proposal_of(body)
+        verdict = self._verdict_of(body["promise"], body["verdict_n"])
+        if body["approval"] in self.approvals:
+            _broken("approval-twice", f"{body['approval']} is asked twice")
+        if verdict is not self._verdicts[body["promise"]][-1]:
+            _broken("approval-verdict", f"verdict {verdict['n']} is not the newest of promise {body['promise']}")
+        wanted, lasts_max = self._wanted(verdict)
+        for name in ("action_sha256", "policy_revision", "tier"):
+            if body[name] != verdict[name]:
+                _broken("approval-verdict", f"{name} differs from verdict {verdict['n']}")
+        for name in ("keys", "groups", "counts"):
+            if body[name] != wanted[name]:
+                _broken("approval-verdict", f"asks for {name} {body[name]!r} where {wanted[name]!r} are needed")
+        lasts = (instant(body["expires_at"]) - instant(entry.at)).total_seconds()
+        if not 0 < lasts <= lasts_max + 1:
+            _broken("approval-expiry", f"expires after {lasts:.0f} seconds where {lasts_max:.0f} are allowed")
+        lineage = {ancestor["person"] for ancestor in body["lineage"]}
+        if self._requester and self._requester not in lineage:
+            _broken("approval-lineage", f"{self._requester} started the run and is missing from the lineage")
+        self.approvals[body["approval"]] = Asked(body, lasts)
+
+    def _wanted(self, verdict: dict[str, Any]) -> tuple[dict[str, Any], float]:
+        """What must be asked for, and for how long: by the verdict, or as before when only the action drifted."""
+        if verdict["effect"] == "needs_approval":
+            return verdict, verdict["expires_in_s"]
+        before = [asked for asked in self.approvals.values() if asked.body["promise"] == verdict["promise"]]
+        if verdict["effect"] != "allow" or not before:
+            _broken("approval-verdict", f"verdict {verdict['n']} asks for no approval")
+        return before[-1].body, before[-1].seconds
+
+    def _key(self, entry: Entry) -> None:
+        body = entry.body
+        asked = self._approval_of(body)
+        person = body["person"]
+        if asked.state != "open":
+            _broken("key-late", f"a key for {body['approval']}, which is already {asked.state}")
+        if entry.actor != {"type": "person", "id": person} or not person:
+            _broken("key-person", f"the key of {person} was given by {entry.actor['id']}")
+        if person in asked.keys:
+            _broken("two-person", f"{person} turned a key of {body['approval']} twice")
+        if person in {ancestor["person"] for ancestor in asked.body["lineage"]}:
+            _broken("key-lineage", f"{person} took part in the request that this key is for")
+        if (body["action_sha256"], body["card_sha256"]) != (asked.body["action_sha256"], asked.body["card_sha256"]):
+            _broken("key-digest", f"{person} saw another action or another card than was asked for")
+        if instant(entry.at) >= instant(asked.body["expires_at"]):
+            _broken("key-expired", f"the key of {person} came after {asked.body['expires_at']}")
+        if body["level"] < approver_level_min:
+            _broken("key-level", f"{person} has level {body['level']}; keys need {approver_level_min}")
+        if not set(body["groups"]) & set(asked.body["groups"]):
+            _broken("key-group", f"{person} is in none of the groups that were asked")
+        asked.keys[person] = body
+        needed = keys_needed(asked.body["keys"], dict(asked.body["counts"]))
+        if body["needed"] != needed or not 1 <= body["given"] <= _filled(asked.body, asked, tuple(asked.keys)):
+            _broken("key-count", f"the key of {person} claims to be {body['given']} of {body['needed']}")
+
+    def _refused(self, entry: Entry) -> None:
+        self._approval_of(entry.body)
+
+    def _released(self, entry: Entry) -> None:
+        body = entry.body
+        asked = self._approval_of(body)
+        self._same_approval(body, asked)
+        if asked.state != "open":
+            _broken("release-late", f"{body['approval']} is already {asked.state}")
+        self._check_release(asked.body, asked, tuple(body["persons"]))
+        if instant(entry.at) >= instant(asked.body["expires_at"]):
+            _broken("release-late", f"{body['approval']} expired at {asked.body['expires_at']}")
+        asked.state, asked.persons = "released", tuple(body["persons"])
+
+    def _check_release(self, wanted: dict[str, Any], asked: Asked, persons: tuple[str, ...]) -> None:
+        name = asked.body["approval"]
+        unknown = [person for person in persons if person not in asked.keys]
+        if unknown:
+            _broken("forged-key", f"{unknown[0]} is counted for {name} and gave no key")
+        if len(set(persons)) != len(persons):
+            _broken("two-person", f"one person is counted twice for {name}")
+        needed = keys_needed(wanted["keys"], dict(wanted["counts"]))
+        filled = _filled(wanted, asked, persons)
+        if filled < needed:
+            _broken("two-person", f"{name} needs {needed} keys of different people and has {filled}")
+
+    def _ended(self, entry: Entry) -> None:
+        asked = self._approval_of(entry.body)
+        self._same_approval(entry.body, asked)
+        # Between release and intent a person may still stop, and a drift may still withdraw.
+        if asked.state != "open" and not (asked.state == "released" and entry.type != "approval.expired"):
+            _broken("approval-ended", f"{entry.body['approval']} is already {asked.state}")
+        if entry.type == "approval.expired" and instant(entry.at) < instant(asked.body["expires_at"]):
+            _broken("approval-ended", f"{entry.body['approval']} ends only at {asked.body['expires_at']}")
+        asked.state = entry.type.partition(".")[2]
+
+    def _same_approval(self, body: dict[str, Any], asked: Asked) -> None:
+        if (body["promise"], body["action_sha256"]) != (asked.body["promise"], asked.body["action_sha256"]):
+            _broken("approval-action", f"{body['approval']} was asked for another action")
+
+    def _approval_of(self, body: dict[str, Any]) -> Asked:
+        asked = self.approvals.get(body["approval"])
+        if asked is None:
+            _broken("approval-unknown", f"{body['approval'][:40]!r} was never asked for")
+        return asked
+
+    # --- effects ---------------------------------------------------------------------------------------------------
+
+    def _intended(self, entry: Entry) -> None:
+        body = entry.body
+        proposal = self._proposal_of(body)
+        if body["key_sha256"] != proposal["key_sha256"]:
+            _broken("intent-key", "the intent has another effect key than the proposal")
+        place = f"attempt {body['attempt']} of promise {body['promise']}"
+        attempts = self._effects.setdefault(body["promise"], [])
+        if body["attempt"] < 1 or any(body["attempt"] <= other.body["attempt"] for other in attempts):
+            _broken("intent-order", f"{place} is not the next")
+        if any(other.state in ("open", "unknown") for other in attempts):
+            _broken("intent-open", f"{place} is intended while an earlier one has no known outcome")
+        if body["key_sha256"] in self._done:
+            _broken("effect-twice", f"{place}: this effect succeeded already")
+        if (body["promise"], body["attempt"]) not in self._started:
+            _broken("intent-journal", f"the journal does not start {place}")
+        self._permit(body)
+        attempts.append(Effect(body))
+
+    def _permit(self, body: dict[str, Any]) -> None:
+        """An allow for exactly this action, or keys that satisfy the stricter of what was asked and what is asked now."""
+        verdict = self._verdict_of(body["promise"], body["verdict_n"])
+        given = self._verdicts[body["promise"]]
+        if verdict is not given[-1] or verdict["action_sha256"] != body["action_sha256"]:
+            _broken("executed-unapproved", "the intent does not rest on the newest verdict about this action")
+        if verdict["policy_revision"] != body["policy_revision"]:
+            _broken("executed-unapproved", "the intent names another policy revision than its verdict")
+        denied = any(one["effect"] == "deny" and one["deny_kind"] != "fault" for one in given)
+        if denied or verdict["effect"] == "deny":
+            _broken("executed-denied", f"policy denied the action of promise {body['promise']}")
+        # Once policy wanted people to see this step, a later plain allow does not take that back.
+        held = any(one["effect"] == "needs_approval" for one in given)
+        if not held and not body["approval"]:
+            return
+        asked = self.approvals.get(body["approval"])
+        if asked is None or asked.state != "released":
+            state = asked.state if asked else "not asked for"
+            _broken("executed-unapproved", f"the action needs keys and {body['approval'] or 'its approval'} is {state}")
+        self._same_approval(body, asked)
+        if verdict["effect"] == "needs_approval":
+            if tiers_in_order.index(verdict["tier"]) > tiers_in_order.index(asked.body["tier"]):
+                _broken("executed-unapproved", f"{body['approval']} was asked at a lower tier than the recheck demands")
+            stricter = {**verdict, "keys": max(verdict["keys"], asked.body["keys"])}
+            self._check_release(stricter, asked, asked.persons)
+
+    def _receipted(self, entry: Entry) -> None:
+        effect = self._open_effect(entry.body, ("open",))
+        status = entry.body["status"]
+        if status not in settled_statuses:
+            _broken("receipt-status", f"{status[:40]!r} is no status of a settled effect")
+        self._check_receipt(entry.body, status)
+        effect.state = "receipted"
+        self._settle(entry.body, status)
+
+    def _unknown(self, entry: Entry) -> None:
+        effect = self._open_effect(entry.body, ("open",))
+        self._check_receipt(entry.body, "unknown")
+        effect.state = "unknown"
+
+    def _resolved(self, entry: Entry) -> None:
+        body = entry.body
+        effect = self._open_effect(body, ("unknown",))
+        if entry.actor != {"type": "person", "id": body["person"]} or not body["person"]:
+            _broken("resolved-person", "an unknown outcome is resolved by a person who is named")
+        if body["person"] == self._requester:
+            _broken("resolved-person", f"{body['person']} started the run and cannot say how its effect ended")
+        envelope = self._check_receipt(body, "")
+        if envelope.get("status") not in settled_statuses or body["how"] not in ("happened", "did_not"):
+            _broken("receipt-status", "the resolution does not say whether it happened")
+        if (body["how"] == "happened") != (envelope["status"] == "ok"):
+            _broken("receipt-status", f"the person said {body['how']}, the receipt says {envelope['status']}")
+        if envelope.get("resolved_by") != body["person"]:
+            _broken("resolved-person", "the receipt names somebody else as the one who resolved it")
+        effect.state = "resolved"
+        self._settle(body, envelope["status"])
+
+    def _settle(self, body: dict[str, Any], status: str) -> None:
+        if status == "ok":
+            if body["key_sha256"] in self._done:
+                _broken("effect-twice", "a second receipt says that this effect succeeded")
+            self._done.add(body["key_sha256"])
+
+    def _retried(self, entry: Entry) -> None:
+        effect = self._effect_of(entry.body)
+        if effect.state not in ("open", "receipted", "resolved"):
+            _broken("effect-order", f"an attempt that is {effect.state} is tried again")
+        effect.state = "retried"
+
+    def _reused(self, entry: Entry) -> None:
+        body = entry.body
+        proposal = self._proposal_of(body)
+        if body["key_sha256"] != proposal["key_sha256"]:
+            _broken("intent-key", "the reused receipt has another effect key than the proposal")
+        if body["receipt_sha256"] not in self._receipts:
+            self.remarks.append(
+                f"promise {body['promise']} reused a receipt of run {body['run']}: see that run's bundle"
+            )
+        self._done.add(body["key_sha256"])
+
+    def _check_receipt(self, body: dict[str, Any], status: str) -> dict[str, Any]:
+        digest = body["receipt_sha256"]
+        envelope = self._receipts.get(digest)
+        if envelope is None:
+            _broken("receipt-missing", f"receipt {digest[:16]} is not in the bundle")
+        place = (body["attempt"], body["n"])
+        if place <= self._receipt_n.get(body["key_sha256"], (0, 0)):
+            _broken("receipt-order", f"receipt {body['n']} of attempt {body['attempt']} is not the next")
+        self._receipt_n[body["key_sha256"]] = place
+        origin = envelope.get("origin")
+        said = {
+            "tenant": (envelope.get("tenant"), self._tenant),
+            "run": (origin.get("run") if type(origin) is dict else None, self._run),
+            "promise": (origin.get("promise") if type(origin) is dict else None, body["promise"]),
+            "attempt": (envelope.get("attempt"), body["attempt"]),
+            "n": (envelope.get("n"), body["n"]),
+            "action_sha256": (envelope.get("action_sha256"), body["action_sha256"]),
+            "status": (envelope.get("status"), status or envelope.get("status")),
+            "signed_by": (envelope["signed_by"], body["signed_by"]),
+        }
+        for name, (inside, outside) in said.items():
+            if inside != outside:
+                _broken("receipt-other", f"the receipt says {name} {inside!r}, the entry {outside!r}")
+        return envelope
+
+    def _effect_of(self, body: dict[str, Any]) -> Effect:
+        for effect in self._effects.get(body["promise"], ()):
+            if effect.body["attempt"] == body["attempt"]:
+                return effect
+        _broken("no-intent", f"attempt {body['attempt']} of promise {body['promise']} was never intended")
+
+    def _open_effect(self, body: dict[str, Any], states: tuple[str, ...]) -> Effect:
+        effect = self._effect_of(body)
+        if effect.state not in states:
+            _broken("effect-order", f"an attempt that is {effect.state} gets another outcome")
+        for name in ("key_sha256", "action_sha256"):
+            if body[name] != effect.body[name]:
+                _broken("receipt-other", f"{name} differs from the intent")
+        return effect
+
+    # --- ends ------------------------------------------------------------------------------------------------------
+
+    def _completed(self, entry: Entry) -> None:
+        proposal = self._proposals.get(entry.body["promise"])
+        if proposal is None or proposal["key_sha256"] not in self._done:
+            _broken("step-unproved", f"step {entry.body['step'][:40]} completed and no receipt says that it happened")
+
+    def _closed(self, entry: Entry) -> None:
+        for promise, attempts in self._effects.items():
+            for effect in attempts:
+                if effect.state == "open":
+                    _broken("intent-open", f"attempt {effect.body['attempt']} of promise {promise} has no outcome")
+                if effect.state == "unknown":
+                    if entry.body["status"] == "succeeded":
+                        _broken("intent-open", f"promise {promise} is unknown and the run claims to have succeeded")
+                    self.remarks.append(f"the outcome of promise {promise} was still unknown when the run closed")
+
+    def _proposal_of(self, body: dict[str, Any]) -> dict[str, Any]:
+        proposal = self._proposals.get(body["promise"])
+        if proposal is None:
+            _broken("unproposed", f"promise {body['promise'][:40]!r} was never proposed")
+        if proposal["action_sha256"] != body["action_sha256"]:
+            _broken("unproposed", f"the action is not the one that promise {body['promise']} proposed last")
+        return proposal
+
+    def _verdict_of(self, promise: str, n: int) -> dict[str, Any]:
+        for verdict in self._verdicts.get(promise, ()):
+            if verdict["n"] == n:
+                return verdict
+        _broken("no-verdict", f"promise {promise} has no verdict {n}")
+
+
+def _filled(wanted: dict[str, Any], asked: Asked, persons: tuple[str, ...]) -> int:
+    holders = {person: asked.keys[person]["groups"] for person in persons}
+    return keys_counted(wanted["keys"], dict(wanted["counts"]), wanted["groups"], holders)
+
+
+def _broken(code: str, reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code=code)
+
+
+# ================== engine.ledger.verify ==============================================================================
+
+"""Verifies the evidence bundle of one run: steps (0) to (9), each numbered as in docs/auditor.md.
+
+Each step returns what it found or raises; the first broken record is named. Trust comes from a policy that was pinned
+outside the bundle; the copies inside are not read. Without a pinned policy the structure is still checked, and the
+result is at best incomplete.
+"""
+
+
+VALID, INVALID, INCOMPLETE, MALFORMED = 0, 1, 2, 3
+OUTCOMES = ("valid", "invalid", "incomplete", "malformed")
+STEPS = (
+    "stamp: the file is the one that was expected",
+    "container: one plain archive and nothing beside it",
+    "container: writing its members again gives the same bytes",
+    "manifest: every file is listed and has its digest",
+    "attestation: a pinned bundle key signed this manifest",
+    "checkpoint: a pinned log, and enough witnesses, signed the tree",
+    "entries: canonical, chained, in time, included in the tree",
+    "run: from its first entry to its closing count",
+    "records: commitments, receipts, definition and journal hold",
+    "rules: every effect was proposed, judged, released and receipted",
+)
+_run_ends = ("ExecutionCompleted", "ExecutionFailed", "ExecutionCancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong: the step, a code for machines, the record and why."""
+
+    step: int
+    code: str
+    record: str
+    reason: str
+    outcome: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What the person who verifies knows already and wants to see confirmed."""
+
+    run: str = ""
+    sha256: str = ""
+
+
+@dataclass(slots=True)
+class Verified:
+    """The result: the outcome, what each step found, and the facts of the run."""
+
+    steps: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> int:
+        """The worst of what was found; 0 when nothing was."""
+        for outcome in (MALFORMED, INVALID, INCOMPLETE):
+            if any(finding.outcome == outcome for finding in self.findings):
+                return outcome
+        return VALID
+
+
+def verify(data: bytes, trust: Trust | None, expected: Expectation = Expectation()) -> Verified:
+    """Run all steps; the first broken record ends them, what is only missing is noted and the rest is still checked."""
+    check = _Check(data, trust, expected)
+    for number, step in enumerate(check.steps):
+        check.step, check.record = number, ""
+        try:
+            check.result.steps.append(step())
+        except TwokeysError as error:
+            check.broken(error.code, error.reason, MALFORMED if number in (1, 2) else INVALID)
+            break
+        except RecursionError:
+            check.broken("too-deep", "nested deeper than anything this product writes", MALFORMED)
+            break
+    return check.result
+
+
+class _Check:
+    def __init__(self, data: bytes, trust: Trust | None, expected: Expectation) -> None:
+        self.data, self.trust, self.expected = data, trust, expected
+        self.result = Verified()
+        self.step, self.record = 0, ""
+        self.files: dict[str, memoryview] = {}
+        self.predicate: dict[str, Any] = {}
+        self.checkpoint = Checkpoint("", 0, b"")
+        self.entries: list[Entry] = []
+        self.receipts: dict[str, dict[str, Any]] = {}
+        self.started: frozenset[tuple[str, int]] = frozenset()
+        self.steps: tuple[Callable[[], str], ...] = (
+            self.stamp,
+            self.container,
+            self.rewriting,
+            self.manifest,
+            self.attestation,
+            self.note,
+            self.chain,
+            self.ends,
+            self.records,
+            self.rules,
+        )
+
+    def broken(self, code: str, reason: str, outcome: int) -> None:
+        self.result.findings.append(Finding(self.step, code, self.record or "bundle", reason, outcome))
+
+    def file(self, name: str) -> bytes:
+        self.record = f"data/{name}"
+        return bytes(self.files[f"data/{name}"])
+
+    def below(self, directory: str) -> dict[str, memoryview]:
+        start = f"data/{directory}"
+        return {name[len(start) :]: body for name, body in self.files.items() if name.startswith(start)}
+
+    # (0) stamp
+    def stamp(self) -> str:
+        digest = hashlib.sha256(self.data).hexdigest()
+        self.result.facts["sha256"] = digest
+        if self.expected.sha256 and self.expected.sha256 != digest:
+            _wrong("stamp", f"the file's sha256 is {digest}, expected was {self.expected.sha256}")
+        return "is the expected one" if self.expected.sha256 else "no sha256 was given to compare with"
+
+    # (1) strict zip
+    def container(self) -> str:
+        self.files = read_container(self.data)
+        return f"{len(self.files)} files, stored, nothing before, between or behind them"
+
+    # (2) the same bytes again
+    def rewriting(self) -> str:
+        check_canonical(self.data, self.files)
+        return f"all {len(self.data)} bytes are the one writing of these files"
+
+    # (3) manifest
+    def manifest(self) -> str:
+        for name in (BAGIT, MANIFEST, ATTESTATION):
+            self.record = name
+            if name not in self.files:
+                _wrong("manifest-set", "is missing")
+        self.record = BAGIT
+        if self.files[BAGIT] != BAGIT_TEXT:
+            _wrong("manifest-set", "is not BagIt's declaration")
+        self.record = MANIFEST
+        listed = read_manifest(bytes(self.files[MANIFEST]))
+        there = {name for name in self.files if name not in (BAGIT, MANIFEST, ATTESTATION)}
+        odd = sorted(there ^ listed.keys())
+        if odd:
+            self.record = odd[0]
+            _wrong("manifest-set", "is in the archive and not in the manifest" if odd[0] in there else "is missing")
+        for name, digest in listed.items():
+            self.record = name
+            if hashlib.sha256(self.files[name]).hexdigest() != digest:
+                _wrong("manifest-hash", "does not have the digest that the manifest says")
+        for name in REQUIRED:
+            self.record = f"data/{name}"
+            if self.record not in there:
+                _wrong("manifest-set", "is missing")
+        return f"{len(listed)} files, none missing, none beside"
+
+    # (4) attestation
+    def attestation(self) -> str:
+        self.record = ATTESTATION
+        payload, signatures = read_envelope(bytes(self.files[ATTESTATION]))
+        subject, self.predicate = read_statement(payload)
+        if subject != hashlib.sha256(self.files[MANIFEST]).hexdigest():
+            _wrong("stmt-subject", "the statement is about another manifest")
+        if self.predicate["builder"] != BUILDER:
+            _wrong("stmt-type", f"this verifier reads {BUILDER}, not {str(self.predicate['builder'])[:40]!r}")
+        run = self.predicate["run"]
+        if self.expected.run and run != self.expected.run:
+            _wrong("wrong-run", f"this is the evidence of run {str(run)[:40]}, expected was {self.expected.run}")
+        if self.trust is None:
+            self.broken("no-trust", "no trust policy was given, so no signature was checked", INCOMPLETE)
+            return "read; no trust policy, so its signature was not checked"
+        return f"signed by {signer_of(payload, signatures, self.trust.bundles).name}"
+
+    # (5) checkpoint
+    def note(self) -> str:
+        note = read_note(self.file(CHECKPOINT))
+        self.checkpoint = read_checkpoint(note.text)
+        cp, said = self.checkpoint, self.predicate
+        tenant = tenant_of(cp.origin)
+        if (cp.origin, cp.size, cp.root.hex(), tenant) != (
+            said["origin"],
+            said["tree_size"],
+            said["root"],
+            said["tenant"],
+        ):
+            _wrong("cp-origin", "the checkpoint is not the one that the statement names, or of another tenant")
+        self.result.facts |= {"origin": cp.origin, "tree_size": cp.size, "root": cp.root.hex(), "tenant": tenant}
+        if self.trust is None:
+            return f"read; size {cp.size}; no trust policy, so no signature was checked"
+        if self.trust.tenant and self.trust.tenant != tenant:
+            _wrong("cp-origin", f"the policy is for tenant {self.trust.tenant}, the checkpoint of {tenant}")
+        logs = [key for key in self.trust.logs if key.name == cp.origin]
+        if not logs:
+            _wrong("cp-origin", f"the log {cp.origin} is not in the trust policy")
+        signed = [key for key in logs if signed_by_log(note, key)]
+        if not signed:
+            _wrong("note-nosig", f"no pinned key of {cp.origin} signed the checkpoint")
+        if cp.size < self.trust.size_min:
+            _wrong("cp-rollback", f"the tree has {cp.size} entries; the policy pins at least {self.trust.size_min}")
+        seen = self.trust.witnessed(note)
+        self.result.facts["witnesses"] = sorted(seen)
+        if not self.trust.has_quorum(seen):
+            self.broken("cp-quorum", "fewer witnesses cosigned than the trust policy asks for", INCOMPLETE)
+            return f"signed by the log, cosigned by {len(seen)}: below the quorum"
+        if not seen:
+            self.result.remarks.append(
+                "unwitnessed: nobody but the log's own key vouches that this is the only history; whoever holds that "
+                "key could have written another"
+            )
+            return f"signed by {cp.origin}, size {cp.size}, UNWITNESSED"
+        return f"signed by {cp.origin}, size {cp.size}, witnessed by {', '.join(sorted(seen))}"
+
+    # (6) entries
+    def chain(self) -> str:
+        proofs = self._lines(PROOFS)
+        lines = self._lines(ENTRIES)
+        if len(proofs) != len(lines) or not lines:
+            _wrong("entry-count", f"{len(lines)} entries and {len(proofs)} proofs")
+        before, at, last_index = "0" * 64, "", -1
+        for number, (line, proof) in enumerate(zip(lines, proofs, strict=True)):
+            self.record = f"entry {number}"
+            entry = read_entry(line)
+            self.record = f"entry {number} ({entry.type})"
+            if (entry.tenant, entry.chain) != (self.predicate["tenant"], self.predicate["run"]):
+                _wrong("entry-chain", f"belongs to {entry.tenant}/{entry.chain}, not to this run")
+            if entry.chain_seq != number or entry.prev != before:
+                _wrong("entry-chain", "does not follow the entry before it")
+            if entry.at < at:
+                _wrong("time-order", f"is of {entry.at}, before the entry that it follows")
+            index, hashes = _read_proof(proof)
+            if index <= last_index:
+                _wrong("entry-index", f"stands at {index} of the log, the entry before it at {last_index}")
+            verify_inclusion(entry.leaf, index, self.checkpoint.size, hashes, self.checkpoint.root)
+            self.entries.append(entry)
+            before, at, last_index = entry.leaf.hex(), entry.at, index
+        return f"{len(self.entries)} entries, all in the tree of {self.checkpoint.size}"
+
+    # (7) run
+    def ends(self) -> str:
+        first, last = self.entries[0], self.entries[-1]
+        self.record = "entry 0"
+        if first.type != "run.queued" or first.prev != "0" * 64:
+            _wrong("no-genesis", f"a run begins with run.queued, not with {first.type}")
+        again = [entry for entry in self.entries[1:] if entry.type == "run.queued"]
+        early = [entry for entry in self.entries[:-1] if entry.type == "run.closed"]
+        for entry in (*again, *early):
+            self.record = f"entry {entry.chain_seq} ({entry.type})"
+            _wrong("run-order", "stands in the middle of the run")
+        self.record = f"entry {last.chain_seq} ({last.type})"
+        facts = {"run": first.chain, "entries": len(self.entries), "from": first.at, "to": last.at}
+        self.result.facts |= facts
+        if self.predicate["entries"] != len(self.entries):
+            _wrong(
+                "entry-count", f"the statement says {self.predicate['entries']} entries, here are {len(self.entries)}"
+            )
+        if last.type != "run.closed":
+            self.result.facts["status"] = "open"
+            self.broken(
+                "no-terminal", "the run has no closing entry: it is still open, or its end was cut off", INCOMPLETE
+            )
+            return "begins with run.queued and does not end"
+        if last.body["entries"] != len(self.entries):
+            _wrong("entry-count", f"the closing entry counts {last.body['entries']}, here are {len(self.entries)}")
+        if last.body["status"] != self.predicate["status"]:
+            _wrong("run-status", f"closed as {last.body['status']}, the statement says {self.predicate['status']}")
+        self.result.facts["status"] = last.body["status"]
+        return f"run.queued to run.closed, {last.body['entries']} entries, {last.body['status']}"
+
+    # (8) records
+    def records(self) -> str:
+        payloads = self._commitments()
+        for name, body in self.below(RECEIPT_DIRECTORY).items():
+            self.record = f"data/{RECEIPT_DIRECTORY}{name}"
+            self._receipt(name, bytes(body))
+        self._definition_and_journal()
+        policies = self._policies()
+        signed = "signed by pinned keys" if self.trust else "not checked against a key"
+        return f"{payloads} documents, {len(self.receipts)} receipts {signed}, {policies}"
+
+    def _commitments(self) -> str:
+        withheld = set(read_withheld(self.file(WITHHELD)))
+        here = {}
+        for name, body in self.below(PAYLOAD_DIRECTORY).items():
+            self.record = f"data/{PAYLOAD_DIRECTORY}{name}"
+            digest = hashlib.sha256(body).hexdigest()
+            if payload_name(digest) != PAYLOAD_DIRECTORY + name:
+                _wrong("payload-hash", f"is named after another document than it holds ({digest[:16]})")
+            here[digest] = body
+        both = sorted(withheld & here.keys())
+        if both:
+            _wrong("payload-withheld", f"{both[0][:16]} is here and said to be withheld")
+        committed: set[str] = set()
+        for entry in self.entries:
+            for commitment in entry.commit:
+                self.record = f"entry {entry.chain_seq} ({entry.type})"
+                if commitment not in here and commitment not in withheld and commitment != nothing_sha256:
+                    _wrong("payload-missing", f"commits to {commitment[:16]}, which is neither here nor withheld")
+                committed.add(commitment)
+        foreign = sorted((withheld | here.keys()) - committed)
+        if foreign:
+            self.record = f"data/{payload_name(foreign[0])}"
+            _wrong("payload-foreign", "no entry commits to this document")
+        self.result.facts["withheld"] = len(withheld)
+        return f"{len(here)} here and {len(withheld)} withheld"
+
+    def _receipt(self, name: str, data: bytes) -> None:
+        body, signature, key_id, envelope = read_receipt(data)
+        digest = hashlib.sha256(body).hexdigest()
+        if receipt_name(digest) != RECEIPT_DIRECTORY + name:
+            _wrong("receipt-hash", f"is named after another receipt than it holds ({digest[:16]})")
+        named = [entry for entry in self.entries if entry.body.get("receipt_sha256") == digest]
+        if not named:
+            _wrong("receipt-foreign", "no entry names this receipt")
+        if self.trust is not None:
+            key = self.trust.receipts.get(key_id)
+            if key is None:
+                _wrong("receipt-sig", f"the key {key_id} is not a receipt key of the trust policy")
+            if not verify_signature(key.public, receipt_signed_bytes(body), signature):
+                _wrong("receipt-sig", f"the signature of {key.name} does not hold over this receipt")
+        self.receipts[digest] = {**envelope, "signed_by": key_id}
+
+    def _definition_and_journal(self) -> None:
+        first, last = self.entries[0], self.entries[-1]
+        if tagged("twokeys/definition/v1", self.file(DEFINITION)).hex() != first.body["definition_sha256"]:
+            _wrong("definition", "is not the definition that the run was pinned to")
+        rows, head, version = read_journal(self.file(JOURNAL))
+        events = journal_events(rows)
+        leaf, count = journal_head(rows)
+        if (head, version) != (leaf.hex(), count) or not count:
+            _wrong("journal-head", "its rows do not chain to the head that it names")
+        if last.type == "run.closed":
+            if (head, version) != (last.body["journal_head"], last.body["journal_version"]):
+                _wrong("journal-head", "is not the journal that the run was closed with")
+            if _event_type(events[-1]) not in _run_ends:
+                _wrong("journal-end", f"ends with {_event_type(events[-1])}")
+        places = set()
+        for number, event in enumerate(events):
+            if type(event.get("sequence")) is not int or event["sequence"] - events[0]["sequence"] != number:
+                _wrong("journal-order", f"event {number} is out of sequence")
+            if _event_type(event) == "InvokeStarted":
+                places.add(_started_place(event["event"]))
+        self.started = frozenset(places)
+
+    def _policies(self) -> str:
+        revisions = read_policies(self.file(POLICIES))
+        here = {}
+        for name, body in self.below(POLICY_DIRECTORY).items():
+            if POLICY_DIRECTORY + name != POLICIES:
+                self.record = f"data/{POLICY_DIRECTORY}{name}"
+                digest = hashlib.sha256(body).hexdigest()
+                if name.partition(".")[0] != digest:
+                    _wrong("policy-hash", "is named after another text than it holds")
+                here[digest] = name
+        self.record = f"data/{POLICIES}"
+        for revision, files in revisions.items():
+            if policy_revision(files) != revision:
+                _wrong("policy-revision", f"the files listed do not make revision {revision[:16]}")
+        listed = {digest for files in revisions.values() for _, digest in files}
+        if here.keys() - listed:
+            _wrong("policy-set", "a policy file belongs to no listed revision")
+        if sorted(revisions) != self.predicate["policy_revisions"]:
+            _wrong("policy-set", "has other revisions than the statement names")
+        used = {entry.body["policy_revision"] for entry in self.entries if entry.type == "verdict.given"} - {""}
+        self.result.remarks += [
+            f"the policy files of revision {name[:16]} are not in the bundle"
+            for name in sorted(used - revisions.keys())
+        ]
+        return f"{len(here)} of {len(listed)} policy files"
+
+    # (9) rules
+    def rules(self) -> str:
+        documents = {name.removesuffix(".json"): bytes(body) for name, body in self.below(PAYLOAD_DIRECTORY).items()}
+        story = Story(documents, self.receipts, self.started)
+        for entry in self.entries:
+            self.record = f"entry {entry.chain_seq} ({entry.type})"
+            story.take(entry)
+        self.result.remarks += story.remarks
+        self.result.facts["approvals"] = {
+            name: {"state": asked.state, "persons": sorted(asked.persons)} for name, asked in story.approvals.items()
+        }
+        counted = {kind: story.counts[kind] for kind in CATALOGUE if kind in story.counts}
+        self.result.facts["counts"] = counted
+        released = sum(asked.state == "released" for asked in story.approvals.values())
+        return (
+            f"{counted.get('verdict.given', 0)} verdicts derived again, {released} approvals counted again, "
+            f"{counted.get('effect.intended', 0)} effects permitted"
+        )
+
+    def _lines(self, name: str) -> list[bytes]:
+        parts = self.file(name).split(b"\n")
+        if parts.pop():
+            _wrong("lines", "the last line does not end")
+        return parts
+
+
+def _read_proof(line: bytes) -> tuple[int, tuple[bytes, ...]]:
+    try:
+        value = read_json(line, bytes_max=16_384)
+    except CallerError as error:
+        raise BrokenLedger(error.reason, code="proof-parse") from None
+    shaped = type(value) is dict and set(value) == {"index", "hashes"} and type(value["index"]) is int
+    if not shaped or type(value["hashes"]) is not list:
+        _wrong("proof-parse", "a proof is an index and hashes")
+    hashes = []
+    for item in value["hashes"]:
+        if type(item) is not str or len(item) != 64 or item.strip("0123456789abcdef"):
+            _wrong("proof-parse", "a proof's hashes are 64 hexadecimal digits")
+        hashes.append(bytes.fromhex(item))
+    return value["index"], tuple(hashes)
+
+
+def _event_type(event: dict[str, Any]) -> str:
+    inner = event.get("event")
+    return str(inner.get("type")) if type(inner) is dict else ""
+
+
+def _started_place(event: dict[str, Any]) -> tuple[str, int]:
+    promise, attempt = event.get("promise_id"), event.get("attempt")
+    if type(promise) is not list or type(attempt) is not int:
+        _wrong("journal-parse", "an InvokeStarted names its promise and its attempt")
+    return ".".join(str(part) for part in promise[1:]), attempt
+
+
+def _wrong(code: str, reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code=code)
+
+
+# ================== engine.ledger.command =============================================================================
+
+"""The verifier's command line: arguments in, a report and an exit code out; files are read by the caller's hand."""
+
+
+_about = "Verify the evidence bundle of one Twokeys run, offline. Exit: 0 valid, 1 invalid, 2 incomplete, 3 malformed."
+_no_pin = "Get the trust policy from somebody other than whoever gave you the bundle, and give it with --trust."
+
+
+class _Arguments(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        # argparse would leave with 2, which here means an incomplete bundle.
+        raise CallerError(message, code="usage", next_step="see --help")
+
+
+def run_verifier(
+    arguments: Sequence[str],
+    read_file: Callable[[str], bytes],
+    write: Callable[[str], object],
+    program: str = "verify.py",
+) -> int:
+    """Verify as the arguments say, write the report, and return the exit code."""
+    try:
+        options = _parse(arguments, program)
+        data = _content(read_file, options.bundle)
+        trust = read_trust(_content(read_file, options.trust)) if options.trust else None
+    except (CallerError, BrokenLedger) as error:
+        write(f"{program}: {error}\n")
+        return MALFORMED
+    result = verify(data, trust, Expectation(run=options.run, sha256=options.sha256.lower()))
+    write(json_report(result) if options.json else text_report(result, options.bundle, trust))
+    return result.outcome
+
+
+def json_report(result: Verified) -> str:
+    """The result as one JSON object on one line."""
+    value: dict[str, Any] = {
+        "outcome": OUTCOMES[result.outcome],
+        "exit": result.outcome,
+        "findings": [
+            {
+                "step": finding.step,
+                "code": finding.code,
+                "record": finding.record,
+                "reason": finding.reason,
+                "outcome": OUTCOMES[finding.outcome],
+            }
+            for finding in result.findings
+        ],
+        "steps": list(result.steps),
+        "remarks": list(result.remarks),
+        "facts": result.facts,
+    }
+    return json.dumps(value, sort_keys=True) + "\n"
+
+
+def text_report(result: Verified, path: str, trust: Trust | None) -> str:
+    """The result for a person: each step, then the verdict in the last line."""
+    facts = result.facts
+    signatures = "cryptography" if has_cryptography else "built-in Ed25519"
+    lines = [f"bundle  {path}", f"sha256  {facts.get('sha256', '')}", f"checks  {signatures}", ""]
+    found = {finding.step: finding for finding in result.findings}
+    for number, title in enumerate(STEPS):
+        if number < len(result.steps):
+            word = "MISSING" if number in found else "ok"
+            lines.append(f"({number}) {title}\n      {word}: {_printable(result.steps[number])}")
+        elif number in found:
+            lines.append(f"({number}) {title}\n      BROKEN: see below")
+        else:
+            lines.append(f"({number}) {title}\n      not reached")
+    lines.append("")
+    for name in sorted(facts.get("approvals", {})):
+        approval = facts["approvals"][name]
+        persons = ", ".join(approval["persons"]) or "nobody"
+        lines.append(_printable(f"approval {name}: {approval['state']}, keys of {persons}"))
+    lines += [_printable(f"note: {remark}") for remark in result.remarks]
+    for finding in result.findings:
+        word = OUTCOMES[finding.outcome].upper()
+        lines.append(
+            _printable(f"{word} at step ({finding.step}), {finding.record}: {finding.reason} [{finding.code}]")
+        )
+    if trust is None:
+        lines.append(_no_pin)
+    lines.append(_last_line(result))
+    return "\n".join(lines) + "\n"
+
+
+def _last_line(result: Verified) -> str:
+    facts = result.facts
+    if result.outcome:
+        return f"RESULT: {OUTCOMES[result.outcome]}"
+    witnesses = facts.get("witnesses")
+    by = f"witnessed by {', '.join(witnesses)}" if witnesses else "unwitnessed"
+    return (
+        f"RESULT: valid ({by}): run {facts['run']} of tenant {facts['tenant']}, {facts['status']}, "
+        f"{facts['entries']} entries, {facts['from']} to {facts['to']}"
+    )
+
+
+def _parse(arguments: Sequence[str], program: str) -> argparse.Namespace:
+    parser = _Arguments(prog=program, description=_about, allow_abbrev=False)
+    parser.add_argument("bundle", metavar="BUNDLE", help="the bundle, a .zip file")
+    parser.add_argument("--trust", default="", metavar="POLICY", help="the trust policy, obtained from elsewhere")
+    parser.add_argument("--run", default="", metavar="RUN", help="refuse the evidence of any other run")
+    parser.add_argument("--sha256", default="", metavar="HEX", help="refuse a file with any other digest")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    options = parser.parse_args(list(arguments))
+    if options.sha256 and not re.fullmatch(r"[0-9a-fA-F]{64}", options.sha256):
+        raise CallerError("a sha256 is 64 hexadecimal digits", code="usage", field="--sha256")
+    return options
+
+
+def _content(read_file: Callable[[str], bytes], path: str) -> bytes:
+    try:
+        return read_file(path)
+    except OSError as error:
+        raise CallerError(f"cannot be read: {error.strerror or error}", code="unreadable", field=path) from None
+
+
+def _printable(text: str) -> str:
+    # A hostile bundle's words must not move the cursor of the terminal that shows them.
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _read_file(path: str) -> bytes:
+    with Path(path).open("rb") as file:
+        return file.read(container_bytes_max + 1)
+
+
+if __name__ == "__main__":
+    sys.exit(run_verifier(sys.argv[1:], _read_file, sys.stdout.write))
