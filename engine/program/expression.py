@@ -19,12 +19,14 @@ from engine.limits import (
     expression_loops_nested_max,
     int_max,
 )
-from engine.program.checked import Node, Tree, read_tree
+from engine.program.checked import Node, Tree, read_tree, walk
 from engine.program.growth import Growth, Read, may_grow, work_bytes_max
 
 ROOTS = ("input", "state", "steps", "run", "trigger")
 step_bytes_max = 2 * expression_input_bytes_max
-value_depth_max = 20  # what an expression reads or gives; leaves room for the records around it
+value_depth_max = 10  # what an expression reads or gives; a payload file spends three levels of its 32 on a map
+_zoned = re.compile(r"get(FullYear|Month|Date|DayOf(Month|Week|Year)|Hours|Minutes|Seconds|Milliseconds)")
+_offset = re.compile(r"UTC|[+-][0-9]{2}:[0-9]{2}")
 _error = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): ([^\n]*)")
 _overload = re.compile(r"found no matching overload for '_?([^']*?)_?' applied to '(.*)'")
 _undeclared = re.compile(r"undeclared reference to '([^'.]*)")
@@ -195,6 +197,7 @@ def compile_expression(source: str) -> Expression:
         _refuse(str(error), source)
     tree = read_tree(serialized, source)
     _check_loops(tree, tree.root, 0)
+    _check_zones(tree)
     kind = repr(program.return_type())
     if refused := _not_values.get(kind.split("<")[0]):
         raise ExprError(f"the result is {refused}", 1, 1)
@@ -230,6 +233,16 @@ def _check_loops(tree: Tree, node: Node, nested: int) -> None:
         return
     for part in node.parts:
         _check_loops(tree, part, nested)
+
+
+def _check_zones(tree: Tree) -> None:
+    for node in walk(tree.root):
+        if node.kind == "call" and _zoned.fullmatch(node.name) and len(node.parts) == 2:
+            zone = node.parts[1]
+            # Named zones come from the machine's own table: two workers may not agree on one.
+            if zone.kind != "text" or not _offset.fullmatch(zone.name):
+                message = "a named time zone differs from machine to machine; write UTC or an offset as '+02:00'"
+                raise ExprError(message, *tree.place(zone))
 
 
 def _references(tree: Tree, node: Node) -> list[Reference]:

@@ -7,8 +7,7 @@ from typing import Any, NoReturn
 
 import jsonschema_rs
 
-from engine.canonical import decode, encode, jcs
-from engine.errors import CallerError
+from engine.canonical import decode, encode
 from engine.program.definition import Definition
 from engine.program.expression import ExprError, admit, check_size
 from engine.program.faults import hint, step_into
@@ -24,12 +23,9 @@ _dialect = "https://json-schema.org/draft/2020-12/schema"
 def check_input(definition: Definition, value: Any) -> list[str]:
     """What is wrong with this input, each fault a sentence that starts with its place; empty when a run may start with it."""
     try:
-        check_size(admit(value, -1))
-        jcs(value)
+        check_size(admit(value))
     except ExprError as error:
         return [f"input: {error.message}"]
-    except CallerError as error:
-        return [f"input: {error.reason}"]
     faults = []
     for found in _validator(encode(definition.inputs)).iter_errors(value):
         faults.append(f"{_dotted(found.instance_path)}: {found.message}")

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.canonical import jcs
 from engine.errors import BrokenJournal, CallerError, StaleWake
 from engine.ids import check_ident
 from engine.program import formula
@@ -224,8 +223,7 @@ def _end(step: CompleteStep | FailStep, scope: Scope) -> Complete | Fail:
         return Fail(step.error_class, _text("message", step.message, scope))
     value = _named("result", step.result, scope)
     try:
-        # The result leaves the engine: it must have the form that outsiders verify.
-        jcs(value)
-    except CallerError as error:
-        raise ExprError(f"result: {error.reason}") from None
+        admit(value)
+    except ExprError as error:
+        raise ExprError(f"result: {error.message}") from None
     return Complete(value)

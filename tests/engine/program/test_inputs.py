@@ -44,7 +44,10 @@ EMPTY = Definition("a", "1", "a", "", "manual", (), SCHEMA, (), (), 0, "high", (
         ({"number": "INC1", "count": True}, ['input.count: the value is not of type "integer"']),
         ([], ['input: the value is not of type "object"']),
         ({"number": "INC\x00"}, ["input: text holds the character NUL"]),
-        ({"number": "INC1", "Count": 1}, ["input: key 'Count' is not ASCII snake_case"]),
+        (
+            {"number": "INC1", "Count": 1},
+            ["input: Additional properties are not allowed ('Count' was unexpected)"],
+        ),
         ({"number": "I" * 300_000}, ["input: input, state and results together are 300018 bytes; at most 262144"]),
     ],
 )

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.canonical import decode, jcs
+from engine.canonical import decode
 from engine.errors import BrokenJournal, CallerError, StaleWake
+from engine.kernel import opened, payload
 from engine.program.definition import ActionStep, AssignStep, CompleteStep, Definition, FailStep, Step
 from engine.program.formula import Literal, parse
 from engine.program.inputs import check_input
@@ -29,6 +30,7 @@ INPUT = {
 }
 TEXT = "text, a whole number, true or false can stand here;"
 KEY = "use 1-512 printable ASCII characters without spaces"
+DEEP = {"a": {"b": {"c": "${input.eight}"}}}
 RESULT = {name: f"the {name}" for name in INCIDENT}
 
 
@@ -149,13 +151,14 @@ def test_a_failed_operation_ends_the_run_at_its_next_turn() -> None:
         (action("a", amount=parse("${input.spaced}")), "step 'a': amount: a whole number of the smallest unit, 0 or more, can stand here"),
         (action("a", key=parse("${input.spaced}")), f"step 'a': key: 'a b' is not a key; {KEY}"),
         (complete("input.spaced"), "step 'done': when: a condition is true or false; this is string"),
-        (complete(Bad="${input.id}"), "step 'done': result: key 'Bad' is not ASCII snake_case"),
+        (complete(x=DEEP), "step 'done': result: nested deeper than 10"),
+        (assign("a", x=DEEP), "step 'a': nested deeper than 10"),
         (FailStep("f", "", "x", parse("${input.missing}")), "step 'f': message: ${input.missing}: there is no \"missing\""),
     ],
 )  # fmt: skip
 def test_an_expression_that_gives_no_value_fails_the_run_and_names_its_step(step: Step, message: str) -> None:
     """And proposes nothing."""
-    given = {"id": "X1", "none": None, "spaced": "a b", "l": [1]}
+    given = {"id": "X1", "none": None, "eight": [[[[[[[[]]]]]]]], "spaced": "a b", "l": [1]}
     turn = run_to_wait(program(step), begin(), context(given))
     assert turn.outcome == Fail("expression_error", message)
     assert turn.frame.waiting is None
@@ -209,6 +212,23 @@ def test_a_result_that_cannot_be_read_fails_the_run(value: Any, why: str) -> Non
     frame = deliver(definition, waiting, True, value)
     outcome = run_to_wait(definition, frame, context({"id": "X1"})).outcome
     assert outcome == Fail("bad_result", f"step 'a': the result cannot be used: {why}")
+
+
+def test_the_deepest_value_fits_into_every_record() -> None:
+    """Frames and payload files: a run never stops at a value that expressions were allowed to make."""
+    deepest: Any = "x"
+    for _ in range(10):
+        deepest = {"Key": deepest}
+    definition = program(assign("a", x="${input}"), action("b", "r"), complete(**deepest))
+    assert check_input(definition, deepest) == []
+    assert check_input(definition, {"Key": deepest}) == ["input: nested deeper than 10"]
+    waiting = run_to_wait(
+        program(assign("a", x="${input}"), action("b", "r", target_id=Literal("t"))), begin(), context(deepest)
+    )
+    frame = deliver(definition, stored(waiting.frame), True, deepest)
+    last = run_to_wait(definition, stored(frame), context(deepest)).outcome
+    assert last == Complete(deepest)
+    assert opened(payload(b"key", "result", deepest).body) == deepest
 
 
 def test_results_nobody_reads_are_not_kept() -> None:
@@ -322,7 +342,7 @@ def test_restarts_change_nothing(
     last = plain[0][-1]
     assert isinstance(last, Complete | Fail)
     if isinstance(last, Complete):
-        jcs(last.value)
+        payload(b"key", "result", last.value)
     for outcome in plain[0]:
         if isinstance(outcome, Propose):
             assert all(type(text) is str for text in [*outcome.fields.values(), *outcome.target.values(), outcome.key])
