@@ -196,8 +196,13 @@ def _harden(client: Any, total_seconds: float) -> None:
 
     def hook(response: Any, *_: object, **__: object) -> Any:
         deadline = clock.monotonic() - response.elapsed.total_seconds() + total_seconds
-        _check_head(response)
-        body = _read_body(response, deadline)
+        body = b""
+        try:
+            _check_head(response)
+            body = _read_body(response, deadline)
+        finally:
+            if not body:
+                response.close()  # a connection with an answer of no use carries no further question
         response._content = body
         response._content_consumed = True
         response.json = lambda: _Body(body)

@@ -1,0 +1,123 @@
+package twokeys.guard_test
+
+import data.tests.world
+import data.twokeys.guard
+
+denied(patch) := codes if {
+	found := guard.deny with input as world.asked(patch) with data.tenants as world.tenants
+	codes := world.codes(found)
+}
+
+denied_without(path) := codes if {
+	document := json.remove(world.question, [path])
+	found := guard.deny with input as document with data.tenants as world.tenants
+	codes := world.codes(found)
+}
+
+denied_with_tenant(patch) := codes if {
+	tenants := object.union(world.tenants, {"t": patch})
+	found := guard.deny with input as world.question with data.tenants as tenants
+	codes := world.codes(found)
+}
+
+held(patch) := found if {
+	found := guard.hold with input as world.asked(patch) with data.tenants as world.tenants
+}
+
+test_a_plain_write_is_not_denied if denied({}) == set()
+
+test_an_unknown_tenant_is_denied if "tenant_unknown" in denied({"tenant": {"id": "nobody"}})
+
+test_a_tenant_that_is_switched_off_is_denied if denied_with_tenant({"enabled": false}) == {"tenant_unknown"}
+
+test_a_tenant_without_approvers_is_denied if {
+	denied_with_tenant({"approver_groups": {"med": []}}) == {"tenant_unknown"}
+}
+
+test_a_tenant_whose_expiry_is_no_number_is_denied if {
+	denied_with_tenant({"approval_ttl_s": {"high": "1800"}}) == {"tenant_unknown"}
+}
+
+test_a_connector_that_is_not_listed_is_denied if {
+	denied({"action": {"connector": "jira"}}) == {"connector_disabled"}
+}
+
+test_the_kill_switch_stops_everything if {
+	denied({"kill_switch": true}) == {"kill_switch"}
+	denied({"kill_switch": true, "action": {"kind": "read"}}) == {"kill_switch"}
+}
+
+test_a_kill_switch_that_is_missing_or_odd_stops_everything if {
+	denied_without("kill_switch") == {"kill_switch", "input_invalid"}
+	denied({"kill_switch": 0}) == {"kill_switch", "input_invalid"}
+	denied({"kill_switch": "false"}) == {"kill_switch", "input_invalid"}
+}
+
+test_a_freeze_stops_what_changes_something if {
+	denied({"freeze": {"active": true}}) == {"freeze"}
+	denied({"freeze": {"active": true}, "action": {"kind": "payment"}}) == {"freeze"}
+	denied({"freeze": {"active": true}, "action": {"kind": "read"}}) == set()
+	denied({"freeze": {"active": true}, "action": {"kind": "message"}}) == set()
+	denied_without("freeze/active") == {"freeze", "input_invalid"}
+}
+
+test_the_write_cap_has_an_edge if {
+	denied({"usage": {"writes_this_run": 4}}) == set()
+	denied({"usage": {"writes_this_run": 5}}) == {"cap_writes_per_run"}
+	denied({"usage": {"writes_this_run": 5}, "action": {"kind": "read"}}) == set()
+}
+
+test_usage_that_is_no_number_is_above_every_cap if {
+	denied({"usage": {"writes_this_run": "0"}}) == {"cap_writes_per_run", "input_invalid"}
+	denied_without("usage/writes_this_run") == {"cap_writes_per_run", "input_invalid"}
+}
+
+test_a_cap_that_is_no_number_denies if {
+	denied_with_tenant({"caps": {"max_writes_per_run": "5"}}) == {"cap_writes_per_run"}
+}
+
+test_the_amount_cap_has_an_edge if {
+	pay := {"kind": "payment", "connector": "bank", "operation": "pay"}
+	denied({"action": object.union(pay, {"amount_minor": 50000})}) == set()
+	denied({"action": object.union(pay, {"amount_minor": 50001})}) == {"cap_amount"}
+	denied({"action": object.union(pay, {"amount_minor": "1"})}) == {"cap_amount", "input_invalid"}
+}
+
+test_a_question_that_lacks_a_fact_is_denied if {
+	every path in [
+		"schema",
+		"environment",
+		"tenant/id",
+		"action/connector",
+		"action/operation",
+		"action/kind",
+		"action/risk_tier",
+		"action/reversible",
+		"action/fields",
+		"action/amount_minor",
+		"action/target/id",
+		"time/bucket",
+	] {
+		"input_invalid" in denied_without(path)
+	}
+}
+
+test_a_question_with_an_unknown_word_is_denied if {
+	denied({"action": {"kind": "poke"}}) == {"input_invalid"}
+	denied({"action": {"risk_tier": "medium"}}) == {"input_invalid"}
+	denied({"environment": "production"}) == {"input_invalid"}
+}
+
+test_an_irreversible_write_waits_for_two if {
+	some hold in held({"action": {"reversible": false}})
+	hold.tier == "high"
+	hold.two_person == true
+	hold.groups == ["incident-managers", "oncall"]
+	hold.expires_in_s == 1800
+}
+
+test_only_irreversible_changes_are_held_here if {
+	held({}) == set()
+	held({"action": {"reversible": false, "kind": "read"}}) == set()
+	held({"action": {"reversible": false, "kind": "message"}}) == set()
+}
