@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from engine.errors import OperatorError
 
 PREFIX = "TWOKEYS_"
+# What a person's shell may hold for the command line; no part of an installation's settings.
+CLIENT = ("TWOKEYS_TOKEN", "TWOKEYS_TENANT")
 
 
 class Settings(BaseModel):
@@ -22,7 +24,7 @@ class Settings(BaseModel):
 
     env: Literal["production", "demo", "test"] = "production"
     deployment: str = Field(
-        pattern=r"[a-z0-9-]{1,32}", description="short id of this installation; part of every button"
+        pattern=r"^[a-z0-9-]{1,32}$", description="short id of this installation; part of every button"
     )
     database_url: str = Field(min_length=1, description="PostgreSQL as the application role")
     migrate_url: str = Field(default="", description="PostgreSQL as the owner; only `twokeys migrate` needs it")
@@ -68,7 +70,7 @@ def load(extra: dict[str, str] | None = None) -> Settings:
             _known(name, f"{name} in {path}")
             found[name], source[name] = value, f"{name} in {path}"
     for variable, value in sorted(given.items()):
-        if variable.startswith((PREFIX + "TEST_", PREFIX + "OPA_BINARY_TEST")):
+        if variable in CLIENT or variable.startswith((PREFIX + "TEST_", PREFIX + "OPA_BINARY_TEST")):
             continue
         name = variable.removeprefix(PREFIX).lower()
         _known(name, variable)
@@ -76,6 +78,17 @@ def load(extra: dict[str, str] | None = None) -> Settings:
             raise OperatorError("is empty", code="bad_setting", field=variable, next_step="give it a value or unset it")
         found[name], source[name] = value, variable
     return _build(found, source)
+
+
+def made(values: dict[str, Any]) -> Settings:
+    """Settings from these values alone, whatever the environment says: for a demo and for tests."""
+    return _build(values, {})
+
+
+def client(variable: str) -> str:
+    """What the person's own shell says for the command line; empty when it says nothing."""
+    assert variable in CLIENT
+    return os.environ.get(variable, "")
 
 
 def _build(found: dict[str, Any], source: dict[str, str]) -> Settings:

@@ -254,6 +254,13 @@ class Parts:
         name = f"{self.process}-{clock.random_hex(4)}"
         return Worker(self.database, hands, name=name, lease_seconds=self.settings.lease_seconds)
 
+    def close(self) -> None:
+        """End every engine and give every connection back that was opened."""
+        for name in ("policies", "registry", "vault", "database"):
+            made = self.__dict__.get(name)
+            if made is not None:
+                made.close()
+
     def run_worker(self) -> None:
         """The worker with its tasks, until it is stopped."""
         self.database.self_test()
@@ -261,5 +268,4 @@ class Parts:
         try:
             self.worker.run(tasks)
         finally:
-            self.policies.close()
-            self.database.close()
+            self.close()

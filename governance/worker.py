@@ -200,8 +200,6 @@ class Worker:
             granted = self._decide_and_commit(drive)
             if granted is None:
                 return
-            if self._stop.is_set() and drive.lease.stage != "execute":
-                return
             self._outlive(effect_seconds_max)
             drive.done = (granted, self._hands.execute.perform(granted))
 
@@ -282,9 +280,6 @@ class Worker:
         promise = advancing.step(case, drive.around.definition)
         if promise is None:
             return None
-        if self._stop.is_set():
-            case.put_work(promise, "judge")
-            return None
         return self._consider(drive, promise)
 
     def _take_over(self, drive: _Drive) -> Permit | None:
@@ -300,6 +295,10 @@ class Worker:
 
     def _consider(self, drive: _Drive, promise: str) -> Permit | None:
         case = drive.case
+        if self._stop.is_set():
+            # A stopping worker finishes the intent it holds and commits no further one.
+            case.put_work(promise, "judge")
+            return None
         found = self._approval(drive, promise)
         if drive.opinion is None or drive.opinion.promise != promise:
             drive.opinion = self._opinion(drive, promise, found)

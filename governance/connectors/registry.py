@@ -41,6 +41,9 @@ class Connector(Protocol):
     def look(self, permit: Permit) -> Outcome | None:
         """After a crash: `ok` if it certainly happened, `rejected` if it certainly did not, None if nobody can tell."""
 
+    def close(self) -> None:
+        """Give its connections back."""
+
 
 ConnectionOf = Callable[[str, str], Connection]
 
@@ -70,3 +73,8 @@ class Registry:
         if found is None:
             raise CallerError(f"{connector} is not a connector", field="connector")
         return found
+
+    def close(self) -> None:
+        """Give every connection back."""
+        for one in self._connectors.values():
+            one.close()

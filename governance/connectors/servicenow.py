@@ -80,6 +80,11 @@ class ServiceNow:
             )
         return record
 
+    def close(self) -> None:
+        """Give the connections back."""
+        for exchange in self._open.values():
+            exchange.close()
+
     def observe(self, action: Action) -> Mapping[str, str]:
         """Before values of what would be set, and the record's version."""
         if action.kind == "read":

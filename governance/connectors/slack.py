@@ -40,6 +40,9 @@ class SlackMessages:
     def __init__(self, post: Post) -> None:
         self._post = post
 
+    def close(self) -> None:
+        """Nothing is held: the sender belongs to the Slack room."""
+
     def observe(self, action: Action) -> Mapping[str, str]:
         """A message relies on nothing."""
         return {}

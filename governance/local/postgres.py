@@ -30,7 +30,8 @@ LONGEST_SOCKET_DIRECTORY = 88
 TAKE_OVER_SECONDS = 6.0
 PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 PLAIN_ENVIRONMENT = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PATH": "/usr/bin:/bin"}
-NOT_DURABLE = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
+# Survives every death of a process, not of the machine: a commit still leaves the server before it is answered.
+NOT_DURABLE = ("fsync=off", "full_page_writes=off")
 
 APPLICATION_SQL = """
 SELECT format('CREATE ROLE %I LOGIN NOSUPERUSER CREATEROLE NOCREATEDB NOBYPASSRLS', :'owner')

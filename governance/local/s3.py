@@ -160,9 +160,10 @@ def _command(name: str, home: Path, ports: Mapping[str, int]) -> Command:
     for part in PARTS:
         argv += [f"-{part}.port={ports[part]}", f"-{part}.port.grpc={ports[part] + GRPC_OFFSET}"]
     argv += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-webdav=false", "-admin.ui=false", "-master.telemetry=false"]
-    argv += [f"-s3.config={home / 'identities.json'}", f"-s3.localSocket={home / 's3.sock'}"]
-    # It serves gRPC on sockets in /tmp too, under fixed names, and leaves them when it is killed.
-    sockets = [Path(f"/tmp/seaweedfs-{part}-grpc-{ports[part] + GRPC_OFFSET}.sock") for part in PARTS]  # noqa: S108
+    argv += [f"-s3.config={home / 'identities.json'}"]
+    # It serves on sockets in /tmp too, under names made of its ports, and leaves them when it is killed.
+    stems = [f"{part}-grpc-{ports[part] + GRPC_OFFSET}" for part in PARTS] + [f"{part}-{ports[part]}" for part in PARTS]
+    sockets = [Path(f"/tmp/seaweedfs-{stem}.sock") for stem in stems]  # noqa: S108
     environment = {"HOME": str(home), "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
     return Command(name, argv, environment, cwd=home, grace_seconds=1.0, leftovers=sockets)
 

@@ -66,7 +66,7 @@ class _Child:
         self.lines += 1
         line = b'{"id":%d,%s}\n' % (self.lines, order)
         deadline = clock.monotonic() + seconds
-        if select.select([self.stdout], [], [], 0)[0]:
+        if _ready(self.stdout, select.POLLIN, 0):
             raise PolicyFault("engine_noise" if self._read() else "engine_exit", "the engine spoke without being asked")
         self._send(line, deadline)
         answer = self._receive(answer_bytes_max, deadline)
@@ -81,7 +81,7 @@ class _Child:
     def _send(self, line: bytes, deadline: float) -> None:
         rest = memoryview(line)
         while rest:
-            self._wait([], [self.stdin], deadline)
+            self._wait(self.stdin, select.POLLOUT, deadline)
             try:
                 rest = rest[os.write(self.stdin, rest) :]
             except BlockingIOError:
@@ -92,7 +92,7 @@ class _Child:
     def _receive(self, bytes_max: int, deadline: float) -> bytes:
         answer = bytearray()
         while not answer.endswith(b"\n"):
-            self._wait([self.stdout], [], deadline)
+            self._wait(self.stdout, select.POLLIN, deadline)
             part = self._read()
             if not part:
                 raise PolicyFault("engine_exit", "the engine's process ended before it answered")
@@ -109,9 +109,9 @@ class _Child:
         except BlockingIOError:
             return b""
 
-    def _wait(self, readers: list[int], writers: list[int], deadline: float) -> None:
+    def _wait(self, pipe: int, event: int, deadline: float) -> None:
         left = deadline - clock.monotonic()
-        if left <= 0 or select.select(readers, writers, [], left) == ([], [], []):
+        if left <= 0 or not _ready(pipe, event, left):
             raise PolicyFault("timeout", "the engine did not answer inside its deadline")
 
     def worn(self) -> bool:
@@ -129,6 +129,13 @@ class _Child:
             if pipe is not None:
                 pipe.close()
         self.process.wait()
+
+
+def _ready(pipe: int, event: int, seconds: float) -> bool:
+    # poll, because select() knows no descriptor above 1023 and a worker may hold more.
+    poll = select.poll()
+    poll.register(pipe, event)
+    return bool(poll.poll(seconds * 1000))
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,12 +213,11 @@ def _change(name: str, before: str, after: str, room: _Room | None) -> list[Bloc
         return [line(label, left, words("  →  "), right)]
     parts: list[Block] = []
     if before:
-        parts += [line(label, words("before", italic=True)), box(_bounded(visible(before), room))]
-    else:
-        label = words(name + "  (was empty)  ", bold=True)
-    if after:
-        return [*parts, line(label, words("after", italic=True)), box(_bounded(visible(after), room))]
-    return [*parts, line(label, words("is cleared", italic=True))]
+        parts = [line(label, words("was", italic=True)), box(_bounded(visible(before), room))]
+    if not after:
+        return [*parts, line(label, words("is cleared", italic=True))]
+    said = "becomes" if before else "was empty, becomes"
+    return [*parts, line(label, words(said, italic=True)), box(_bounded(visible(after), room))]
 
 
 def _is_short(value: str) -> bool:

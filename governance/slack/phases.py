@@ -21,7 +21,7 @@ _settled = {
     "running": ("▶️", "Approved · running…", ""),
     "done": ("✅", "Done", ""),
     "failed": ("❌", "Failed", ""),
-    "unknown": ("❔", "Outcome unknown", "Nothing is tried again until a person says what happened."),
+    "unknown": ("❓", "Outcome unknown", "Nothing is tried again until a person says what happened."),
     "rejected": ("❌", "Rejected", "Nothing was executed."),
     "expired": ("⌛", "Expired", "Nothing was executed."),
     "canceled": ("🚫", "Canceled", "Nothing was executed."),
@@ -30,7 +30,7 @@ _settled = {
 
 def status(record: CardRecord) -> Block:
     """One line: how far it is, until when, and its name."""
-    count = f"{min(len(record.given), needed(record))} of {needed(record)} keys"
+    count = f"{min(len(record.given), needed(record))} of {needed(record)} {'key' if needed(record) == 1 else 'keys'}"
     if record.is_open:
         parts: list[Block | None] = [
             plain(f"⏳ {count}"),

@@ -182,6 +182,11 @@ class Judge:
             )
             return None
         self._propose(case, promise, action)
+        limit = around.definition.max_writes
+        if opinion.reuse is None and action.kind != "read" and row.attempt == 0 and limit and case.writes >= limit:
+            text = f"this workflow may write {limit} times in a run, and has"
+            self._stuck(case, promise, "cap_writes_per_run", text, False, faults)
+            return None
         if opinion.reuse is not None:
             return Reuse(action, *opinion.reuse)
         if opinion.held_by:

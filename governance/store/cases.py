@@ -249,9 +249,10 @@ _inserts = {
     "bundle": "(tenant, run, state, checkpoint_size) values (:tenant, :run, 'frozen', 0) on conflict do nothing",
     "work": "(tenant, run, item, stage, workspace, state, rank, eligible_at, faults, owner, epoch, lease_until) values (:tenant, :run, "
     ":item, :stage, :workspace, :state, (extract(epoch from clock_timestamp()) * 1000000)::bigint, "
-    "clock_timestamp() + make_interval(secs => :wait), :faults, :owner, 1, clock_timestamp() + make_interval(secs => :ttl)) "
+    "clock_timestamp() + make_interval(secs => :wait), :faults, :owner, (extract(epoch from clock_timestamp()) * 1000000)::bigint, "
+    "clock_timestamp() + make_interval(secs => :ttl)) "
     "on conflict (tenant, run, item, stage) do update set state = excluded.state, eligible_at = excluded.eligible_at, "
-    "faults = excluded.faults, owner = excluded.owner, epoch = work.epoch + 1, lease_until = excluded.lease_until",
+    "faults = excluded.faults, owner = excluded.owner, epoch = greatest(work.epoch + 1, excluded.epoch), lease_until = excluded.lease_until",
 }  # fmt: skip
 
 

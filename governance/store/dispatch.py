@@ -32,7 +32,8 @@ with picked as (
   select tenant, run, item, stage, state from work
    where (state = 'ready' and eligible_at <= clock_timestamp()) or (state = 'leased' and lease_until < clock_timestamp())
    order by rank, tenant, run limit :n for update skip locked)
-update work w set state = 'leased', owner = :owner, epoch = w.epoch + 1,
+update work w set state = 'leased', owner = :owner,
+       epoch = greatest(w.epoch + 1, (extract(epoch from clock_timestamp()) * 1000000)::bigint),
        lease_until = clock_timestamp() + make_interval(secs => :ttl)
   from picked p where w.tenant = p.tenant and w.run = p.run and w.item = p.item and w.stage = p.stage
 returning w.tenant, w.run, w.item, w.stage, w.owner, w.epoch, w.faults, p.state = 'leased', w.lease_until, clock_timestamp()

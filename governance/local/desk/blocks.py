@@ -237,7 +237,7 @@ def _rich_part(check: Check, part: Any, where: str, allowed: set[str]) -> None:
         elif not isinstance(inner.get("style", {}), dict):
             check.fault(f"{here}/style", "must be an object")
         elif inner["type"] == "text":
-            check.string(inner.get("text"), f"{here}/text", 3000, 1)
+            check.string(inner.get("text"), f"{here}/text", MOST_VIEW_BYTES, 1)
 
 
 def _image(check: Check, image: Json, where: str) -> None:

@@ -136,6 +136,9 @@ class Renderer:
         if target.startswith("#"):
             names = {channel.id: channel.name for channel in self._workspace.channels}
             return Markup('<span class="mention">#{}</span>').format(names.get(target[1:], label or target[1:]))
+        if target.startswith("!date^"):
+            _, moment, shape, *_ = [*target.split("^"), "", ""]
+            return escape(slack_date(moment, shape) or _decode(label))
         if target.startswith("!"):
             loud = target[1:] in {"here", "channel", "everyone"}
             return Markup('<span class="mention{}">{}</span>').format(
@@ -176,6 +179,8 @@ class Renderer:
                 shown = _lines(str(leaf.get("text", "")))
             case "user":
                 shown = self._mention(str(leaf.get("user_id")))
+            case "date":
+                shown = escape(slack_date(str(leaf.get("timestamp")), str(leaf.get("format"))) or leaf.get("fallback"))
             case "emoji":
                 shown = escape(EMOJI.get(str(leaf.get("name")), f":{leaf.get('name')}:"))
             case "link":
@@ -212,6 +217,16 @@ def typed(values: Json, block: Json, element: Json) -> list[str]:
 def web_link(address: str) -> str:
     """The address when it leads to the web, else nothing: no other scheme becomes a link."""
     return address if re.match(r"https?://[^\s]+$", address) else ""
+
+
+def slack_date(moment: str, shape: str) -> str:
+    """Slack's date tokens, here always in UTC; empty when the moment is not a number of seconds."""
+    if not re.fullmatch(r"[0-9]{1,11}", moment):
+        return ""
+    when = datetime.datetime.fromtimestamp(int(moment), datetime.UTC)
+    day = f"{when:%b} {when.day}, {when.year}"
+    tokens = {"date_num": f"{when:%Y-%m-%d}", "time": f"{when:%H:%M} UTC", "time_secs": f"{when:%H:%M:%S} UTC"}
+    return re.sub(r"\{([a-z_]+)\}", lambda match: tokens.get(match.group(1), day), shape)
 
 
 def clock_time(ts: str) -> str:
