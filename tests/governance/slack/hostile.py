@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any
 
 Reply = tuple[int, dict[str, str], bytes]
@@ -83,6 +84,11 @@ def hostile() -> Iterator[Hostile]:
 
     class Quiet(ThreadingHTTPServer):
         daemon_threads = True
+
+        def server_bind(self) -> None:
+            # HTTPServer would ask the network for this machine's name.
+            TCPServer.server_bind(self)
+            self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
 
         def handle_error(self, *args: Any) -> None:
             pass

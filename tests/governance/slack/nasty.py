@@ -30,7 +30,7 @@ MARKUP = (
 )
 words = st.one_of(
     st.text(max_size=30),
-    st.text(st.characters(), max_size=200),
+    st.text(max_size=80),
     st.sampled_from(MARKUP),
     st.builds(
         lambda part, n: part * n,
@@ -51,8 +51,8 @@ def records(draw: st.DrawFn, phase: str = "") -> CardRecord:
         status="requested",
         tier=draw(st.one_of(st.sampled_from(("low", "med", "high")), words)),
         keys=draw(st.integers(0, 20)),
-        counts=tuple(draw(st.lists(st.tuples(words, st.integers(1, 9)), max_size=12))),
-        groups=tuple(draw(st.lists(words, max_size=40))),
+        counts=tuple(draw(st.lists(st.tuples(words, st.integers(1, 9)), max_size=4))),
+        groups=tuple(draw(st.lists(words, max_size=9))),
         expires_at=draw(st.one_of(st.just("2027-01-15T09:00:00.000000Z"), words)),
         expires_epoch=draw(st.one_of(st.just(1_800_003_600), st.integers(-(2**70), 2**70))),
         requested_by=draw(words),
@@ -70,16 +70,16 @@ def records(draw: st.DrawFn, phase: str = "") -> CardRecord:
         target=draw(
             st.one_of(st.just({}), st.fixed_dictionaries(dict.fromkeys(("system", "type", "id", "instance"), words)))
         ),
-        changes=tuple(draw(st.lists(st.tuples(words, words, words), max_size=14))),
+        changes=tuple(draw(st.lists(st.tuples(words, words, words), max_size=6))),
         amount=draw(words),
         why=draw(words),
-        reasons=pairs(words, words, 15),
+        reasons=pairs(words, words, 8),
         policy_revision=draw(words),
         action_sha256="ab" * 32,
         card_rev=draw(st.integers(0, 99)),
         phase=phase or draw(st.sampled_from(PHASES)),
-        given=tuple(draw(st.lists(st.tuples(words, words, words), max_size=12))),
-        excluded=pairs(words, words, 12),
+        given=tuple(draw(st.lists(st.tuples(words, words, words), max_size=5))),
+        excluded=pairs(words, words, 4),
         outcome=draw(words),
         console_url=draw(
             st.one_of(st.just("https://twokeys.example.com/a/1"), words, st.just("https://x.example/a|b>"))
