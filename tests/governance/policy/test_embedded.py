@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import threading
@@ -265,6 +266,24 @@ def test_a_child_that_holds_too_much_memory_is_replaced(engine: Embedded, monkey
     monkeypatch.setattr(embedded, "resident_bytes_max", 1_000_000)
     assert all(allowed(engine) for _ in range(40))
     assert is_gone(before)
+
+
+def test_a_worker_with_many_open_files_can_still_ask(engine: Embedded) -> None:
+    """A pipe above descriptor 1023 is a pipe like any other."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2_048:
+        pytest.skip(f"this machine allows {hard} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_048), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    try:
+        engine.load(BUNDLE)
+        assert engine._child is not None
+        assert engine._child.stdout > 1_023
+        assert allowed(engine)
+    finally:
+        for one in opened:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_memory_is_flat(engine: Embedded) -> None:
