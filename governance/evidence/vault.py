@@ -35,7 +35,7 @@ _refusals = {
     "ExpiredToken": "renew the credentials",
     "NoSuchBucket": "check TWOKEYS_S3_BUCKET, or make the bucket with Object Lock",
     "InvalidBucketName": "check TWOKEYS_S3_BUCKET",
-    "InvalidRequest": "make the bucket with Object Lock: it cannot be switched on by a put",
+    "InvalidRequest": "check TWOKEYS_S3_BUCKET: it must exist and have been made with Object Lock",
     "ObjectLockConfigurationNotFoundError": "make the bucket with Object Lock",
     "BadDigest": "the bytes changed on their way; look for a proxy in between",
     "XAmzContentChecksumMismatch": "the bytes changed on their way; look for a proxy in between",
