@@ -7,6 +7,7 @@ encoding of R that the equation gives.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import TypeAlias
 
 from engine.errors import BrokenLedger
@@ -28,6 +29,7 @@ _root_of_minus_one = pow(2, (_prime - 1) // 4, _prime)
 _neutral: Point = (0, 1, 1, 0)
 
 
+@lru_cache(maxsize=256)
 def check_public(public: bytes) -> None:
     """Return when these 32 bytes are a key that can be trusted; a key of small order would accept forged signatures."""
     point = _decode_point(public) if len(public) == 32 else None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from engine.canonical import jcs, read_json
+from engine.canonical import read_json
 from engine.errors import BrokenLedger, CallerError
 from engine.ledger.tree import leaf_hash
-from engine.limits import entry_bytes_max
+from engine.limits import entry_bytes_max, int_max
 
 GENESIS = bytes(32)
 ACTOR_TYPES = ("person", "system", "service")
@@ -67,6 +68,8 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "key.created": _words("purpose key_id"),
 }
 
+_body_keys = {kind: frozenset(keys) for kind, keys in CATALOGUE.items()}
+
 # What a body key holds; a key named in none of these holds text.
 _numbers = frozenset(
     _words("rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version")
@@ -75,6 +78,8 @@ _flags = frozenset(_words("retryable reversible"))
 _text_lists = frozenset(_words("groups reasons persons"))
 
 _entry_keys = frozenset(_words("v tenant chain chain_seq prev at type actor body commit"))
+_actor_keys = frozenset(("type", "id"))
+_entry_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _entry_digest = re.compile(r"[0-9a-f]{64}")
 _tenant = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _chain = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
@@ -122,10 +127,7 @@ def build(fact: Fact, tenant: str, chain: str, chain_seq: int, prev: bytes, at: 
         "commit": list(fact.commit),
     }
     _check_entry(value)
-    try:
-        data = jcs(value)
-    except CallerError as error:
-        _bad_entry("entry-noncanonical", f"{fact.type}: {error.reason}")
+    data = _canonical_entry(value)
     if len(data) > entry_bytes_max:
         _bad_entry("entry-size", f"{fact.type} has {len(data)} bytes; an entry has at most {entry_bytes_max}")
     return data, leaf_hash(data)
@@ -140,21 +142,26 @@ def read_entry(data: bytes) -> Entry:
     except CallerError as error:
         _bad_entry("entry-parse", error.reason)
     _check_entry(value)
-    try:
-        canonical = jcs(value)
-    except CallerError as error:
-        _bad_entry("entry-noncanonical", error.reason)
-    if canonical != data:
+    instant(value["at"])
+    if _canonical_entry(value) != data:
         _bad_entry("entry-noncanonical", "the bytes are not the canonical form of what they say")
     parts = {name: item for name, item in value.items() if name not in ("v", "commit")}
     return Entry(**parts, commit=tuple(value["commit"]), leaf=leaf_hash(data))
+
+
+def _canonical_entry(value: dict[str, Any]) -> bytes:
+    # After _check_entry every key and every type is known to be of the JCS profile; only the text is left to check.
+    try:
+        return _entry_encoder.encode(value).encode("utf-8")
+    except UnicodeEncodeError:
+        _bad_entry("entry-noncanonical", f"{value['type']}: text is valid Unicode (a lone surrogate is not)")
 
 
 def stamp(at: datetime) -> str:
     """UTC with six digits and a Z: fixed width, so that text order is time order."""
     if at.tzinfo is None:
         _bad_entry("entry-time", "a time without a zone says nothing")
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
+    return at.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z"
 
 
 def instant(text: str) -> datetime:
@@ -168,19 +175,18 @@ def instant(text: str) -> datetime:
 
 
 def _check_entry(value: Any) -> None:
-    if type(value) is not dict or set(value) != _entry_keys:
+    if type(value) is not dict or value.keys() != _entry_keys:
         _bad_entry("entry-shape", f"an entry has exactly the keys {', '.join(sorted(_entry_keys))}")
     if type(value["v"]) is not int or value["v"] != 1:
         _bad_entry("entry-shape", "the version of an entry is 1")
     _check_written(value["tenant"], _tenant, "tenant")
     _check_written(value["chain"], _chain, "chain")
-    if type(value["chain_seq"]) is not int or value["chain_seq"] < 0:
+    if type(value["chain_seq"]) is not int or not 0 <= value["chain_seq"] <= int_max:
         _bad_entry("entry-shape", "chain_seq counts from 0")
     _check_written(value["prev"], _entry_digest, "prev")
     _check_written(value["at"], _at, "at")
-    instant(value["at"])
     actor = value["actor"]
-    if type(actor) is not dict or set(actor) != {"type", "id"} or actor["type"] not in ACTOR_TYPES:
+    if type(actor) is not dict or actor.keys() != _actor_keys or actor["type"] not in ACTOR_TYPES:
         _bad_entry("entry-shape", "the actor is {type: person|system|service, id}")
     if type(actor["id"]) is not str:
         _bad_entry("entry-shape", "the actor's id is text")
@@ -195,9 +201,9 @@ def check_body(kind: Any, body: Any) -> None:
     """Return when the body has exactly the keys of its type and each holds what its name says; raise otherwise."""
     if type(kind) is not str or kind not in CATALOGUE:
         _bad_entry("entry-type", f"{str(kind)[:60]!r} is not in the catalogue of entries")
-    if type(body) is not dict or set(body) != set(CATALOGUE[kind]):
+    if type(body) is not dict or body.keys() != _body_keys[kind]:
         given = set(body) if type(body) is dict else set()
-        wrong = sorted(str(name) for name in given ^ set(CATALOGUE[kind]))
+        wrong = sorted(str(name) for name in given ^ _body_keys[kind])
         _bad_entry("entry-body", f"{kind}: missing or unknown keys: {', '.join(wrong)}")
     for name, item in body.items():
         if not _holds(name, item):
@@ -206,7 +212,7 @@ def check_body(kind: Any, body: Any) -> None:
 
 def _holds(name: str, item: Any) -> bool:
     if name in _numbers:
-        return type(item) is int and item >= 0
+        return type(item) is int and 0 <= item <= int_max
     if name in _flags:
         return type(item) is bool
     if name in _text_lists:
@@ -216,7 +222,7 @@ def _holds(name: str, item: Any) -> bool:
     if name == "lineage":
         return type(item) is list and all(_is_ancestor(one) for one in item)
     if name == "version":
-        return type(item) in (str, int)
+        return type(item) is str or (type(item) is int and 0 <= item <= int_max)
     if type(item) is not str:
         return False
     if name.endswith("sha256") or name == "journal_head":
@@ -226,7 +232,9 @@ def _holds(name: str, item: Any) -> bool:
 
 def _is_count(item: Any) -> bool:
     # A group's name may hold a dash, which a key of the canonical form may not: hence pairs.
-    return type(item) is list and len(item) == 2 and type(item[0]) is str and type(item[1]) is int and item[1] >= 1
+    return (
+        type(item) is list and len(item) == 2 and type(item[0]) is str and type(item[1]) is int and 1 <= item[1] <= 99
+    )
 
 
 def _is_ancestor(item: Any) -> bool:

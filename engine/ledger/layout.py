@@ -98,7 +98,7 @@ def receipt_signed_bytes(body: bytes) -> bytes:
 def write_journal(rows: Iterable[bytes]) -> bytes:
     """The journal's file: its rows in hex, and the head that they chain to."""
     rows = tuple(rows)
-    head, version = journal_head(rows)
+    head, version = journal_head(journal_events(rows))
     return jcs({"head": head.hex(), "rows": [row.hex() for row in rows], "version": version})
 
 
@@ -124,10 +124,10 @@ def journal_events(rows: Iterable[bytes]) -> list[dict[str, Any]]:
     return events
 
 
-def journal_head(rows: Iterable[bytes]) -> tuple[bytes, int]:
+def journal_head(events: Iterable[dict[str, Any]]) -> tuple[bytes, int]:
     """The leaf of the last journal entry and how many there are: each leaf chains the entry to the leaf before it."""
     head, version = bytes(32), 0
-    for event in journal_events(rows):
+    for event in events:
         head = tagged("twokeys/journal/v1", head + encode(event))
         version += 1
     return head, version

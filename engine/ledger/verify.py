@@ -316,9 +316,10 @@ class _Check:
     # (8) records
     def records(self) -> str:
         payloads = self._commitments()
+        named = {entry.body.get("receipt_sha256") for entry in self.entries}
         for name, body in self.below(RECEIPT_DIRECTORY).items():
             self.record = f"data/{RECEIPT_DIRECTORY}{name}"
-            self._receipt(name, bytes(body))
+            self._receipt(name, bytes(body), named)
         self._definition_and_journal()
         policies = self._policies()
         signed = "signed by pinned keys" if self.trust else "not checked against a key"
@@ -350,13 +351,12 @@ class _Check:
         self.result.facts["withheld"] = len(withheld)
         return f"{len(here)} here and {len(withheld)} withheld"
 
-    def _receipt(self, name: str, data: bytes) -> None:
+    def _receipt(self, name: str, data: bytes, named: set[Any]) -> None:
         body, signature, key_id, envelope = read_receipt(data)
         digest = hashlib.sha256(body).hexdigest()
         if receipt_name(digest) != RECEIPT_DIRECTORY + name:
             _wrong("receipt-hash", f"is named after another receipt than it holds ({digest[:16]})")
-        named = [entry for entry in self.entries if entry.body.get("receipt_sha256") == digest]
-        if not named:
+        if digest not in named:
             _wrong("receipt-foreign", "no entry names this receipt")
         if self.trust is not None:
             key = self.trust.receipts.get(key_id)
@@ -372,7 +372,7 @@ class _Check:
             _wrong("definition", "is not the definition that the run was pinned to")
         rows, head, version = read_journal(self.file(JOURNAL))
         events = journal_events(rows)
-        leaf, count = journal_head(rows)
+        leaf, count = journal_head(events)
         if (head, version) != (leaf.hex(), count) or not count:
             _wrong("journal-head", "its rows do not chain to the head that it names")
         if last.type == "run.closed":

@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 64ebc44be90db90d3be5d19a051ccbd9a7c1129f1d2c61d2eb3e0d44a40ed978
+Digest of the parts: 9ef4d01bd804dc4b4a30b7f79c531be448c12be7804d90b042632eb801d0121c
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -1086,6 +1087,7 @@ _root_of_minus_one = pow(2, (_prime - 1) // 4, _prime)
 _neutral: Point = (0, 1, 1, 0)
 
 
+@lru_cache(maxsize=256)
 def check_public(public: bytes) -> None:
     """Return when these 32 bytes are a key that can be trusted; a key of small order would accept forged signatures."""
     point = _decode_point(public) if len(public) == 32 else None
@@ -1243,6 +1245,8 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "key.created": _words("purpose key_id"),
 }
 
+_body_keys = {kind: frozenset(keys) for kind, keys in CATALOGUE.items()}
+
 # What a body key holds; a key named in none of these holds text.
 _numbers = frozenset(
     _words("rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version")
@@ -1251,6 +1255,8 @@ _flags = frozenset(_words("retryable reversible"))
 _text_lists = frozenset(_words("groups reasons persons"))
 
 _entry_keys = frozenset(_words("v tenant chain chain_seq prev at type actor body commit"))
+_actor_keys = frozenset(("type", "id"))
+_entry_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _entry_digest = re.compile(r"[0-9a-f]{64}")
 _tenant = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _chain = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
@@ -1298,10 +1304,7 @@ def build(fact: Fact, tenant: str, chain: str, chain_seq: int, prev: bytes, at: 
         "commit": list(fact.commit),
     }
     _check_entry(value)
-    try:
-        data = jcs(value)
-    except CallerError as error:
-        _bad_entry("entry-noncanonical", f"{fact.type}: {error.reason}")
+    data = _canonical_entry(value)
     if len(data) > entry_bytes_max:
         _bad_entry("entry-size", f"{fact.type} has {len(data)} bytes; an entry has at most {entry_bytes_max}")
     return data, leaf_hash(data)
@@ -1316,21 +1319,26 @@ def read_entry(data: bytes) -> Entry:
     except CallerError as error:
         _bad_entry("entry-parse", error.reason)
     _check_entry(value)
-    try:
-        canonical = jcs(value)
-    except CallerError as error:
-        _bad_entry("entry-noncanonical", error.reason)
-    if canonical != data:
+    instant(value["at"])
+    if _canonical_entry(value) != data:
         _bad_entry("entry-noncanonical", "the bytes are not the canonical form of what they say")
     parts = {name: item for name, item in value.items() if name not in ("v", "commit")}
     return Entry(**parts, commit=tuple(value["commit"]), leaf=leaf_hash(data))
+
+
+def _canonical_entry(value: dict[str, Any]) -> bytes:
+    # After _check_entry every key and every type is known to be of the JCS profile; only the text is left to check.
+    try:
+        return _entry_encoder.encode(value).encode("utf-8")
+    except UnicodeEncodeError:
+        _bad_entry("entry-noncanonical", f"{value['type']}: text is valid Unicode (a lone surrogate is not)")
 
 
 def stamp(at: datetime) -> str:
     """UTC with six digits and a Z: fixed width, so that text order is time order."""
     if at.tzinfo is None:
         _bad_entry("entry-time", "a time without a zone says nothing")
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
+    return at.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z"
 
 
 def instant(text: str) -> datetime:
@@ -1344,19 +1352,18 @@ def instant(text: str) -> datetime:
 
 
 def _check_entry(value: Any) -> None:
-    if type(value) is not dict or set(value) != _entry_keys:
+    if type(value) is not dict or value.keys() != _entry_keys:
         _bad_entry("entry-shape", f"an entry has exactly the keys {', '.join(sorted(_entry_keys))}")
     if type(value["v"]) is not int or value["v"] != 1:
         _bad_entry("entry-shape", "the version of an entry is 1")
     _check_written(value["tenant"], _tenant, "tenant")
     _check_written(value["chain"], _chain, "chain")
-    if type(value["chain_seq"]) is not int or value["chain_seq"] < 0:
+    if type(value["chain_seq"]) is not int or not 0 <= value["chain_seq"] <= int_max:
         _bad_entry("entry-shape", "chain_seq counts from 0")
     _check_written(value["prev"], _entry_digest, "prev")
     _check_written(value["at"], _at, "at")
-    instant(value["at"])
     actor = value["actor"]
-    if type(actor) is not dict or set(actor) != {"type", "id"} or actor["type"] not in ACTOR_TYPES:
+    if type(actor) is not dict or actor.keys() != _actor_keys or actor["type"] not in ACTOR_TYPES:
         _bad_entry("entry-shape", "the actor is {type: person|system|service, id}")
     if type(actor["id"]) is not str:
         _bad_entry("entry-shape", "the actor's id is text")
@@ -1371,9 +1378,9 @@ def check_body(kind: Any, body: Any) -> None:
     """Return when the body has exactly the keys of its type and each holds what its name says; raise otherwise."""
     if type(kind) is not str or kind not in CATALOGUE:
         _bad_entry("entry-type", f"{str(kind)[:60]!r} is not in the catalogue of entries")
-    if type(body) is not dict or set(body) != set(CATALOGUE[kind]):
+    if type(body) is not dict or body.keys() != _body_keys[kind]:
         given = set(body) if type(body) is dict else set()
-        wrong = sorted(str(name) for name in given ^ set(CATALOGUE[kind]))
+        wrong = sorted(str(name) for name in given ^ _body_keys[kind])
         _bad_entry("entry-body", f"{kind}: missing or unknown keys: {', '.join(wrong)}")
     for name, item in body.items():
         if not _holds(name, item):
@@ -1382,7 +1389,7 @@ def check_body(kind: Any, body: Any) -> None:
 
 def _holds(name: str, item: Any) -> bool:
     if name in _numbers:
-        return type(item) is int and item >= 0
+        return type(item) is int and 0 <= item <= int_max
     if name in _flags:
         return type(item) is bool
     if name in _text_lists:
@@ -1392,7 +1399,7 @@ def _holds(name: str, item: Any) -> bool:
     if name == "lineage":
         return type(item) is list and all(_is_ancestor(one) for one in item)
     if name == "version":
-        return type(item) in (str, int)
+        return type(item) is str or (type(item) is int and 0 <= item <= int_max)
     if type(item) is not str:
         return False
     if name.endswith("sha256") or name == "journal_head":
@@ -1402,7 +1409,9 @@ def _holds(name: str, item: Any) -> bool:
 
 def _is_count(item: Any) -> bool:
     # A group's name may hold a dash, which a key of the canonical form may not: hence pairs.
-    return type(item) is list and len(item) == 2 and type(item[0]) is str and type(item[1]) is int and item[1] >= 1
+    return (
+        type(item) is list and len(item) == 2 and type(item[0]) is str and type(item[1]) is int and 1 <= item[1] <= 99
+    )
 
 
 def _is_ancestor(item: Any) -> bool:
@@ -2021,7 +2030,7 @@ def receipt_signed_bytes(body: bytes) -> bytes:
 def write_journal(rows: Iterable[bytes]) -> bytes:
     """The journal's file: its rows in hex, and the head that they chain to."""
     rows = tuple(rows)
-    head, version = journal_head(rows)
+    head, version = journal_head(journal_events(rows))
     return jcs({"head": head.hex(), "rows": [row.hex() for row in rows], "version": version})
 
 
@@ -2047,10 +2056,10 @@ def journal_events(rows: Iterable[bytes]) -> list[dict[str, Any]]:
     return events
 
 
-def journal_head(rows: Iterable[bytes]) -> tuple[bytes, int]:
+def journal_head(events: Iterable[dict[str, Any]]) -> tuple[bytes, int]:
     """The leaf of the last journal entry and how many there are: each leaf chains the entry to the leaf before it."""
     head, version = bytes(32), 0
-    for event in journal_events(rows):
+    for event in events:
         head = tagged("twokeys/journal/v1", head + encode(event))
         version += 1
     return head, version
@@ -2961,9 +2970,10 @@ class _Check:
     # (8) records
     def records(self) -> str:
         payloads = self._commitments()
+        named = {entry.body.get("receipt_sha256") for entry in self.entries}
         for name, body in self.below(RECEIPT_DIRECTORY).items():
             self.record = f"data/{RECEIPT_DIRECTORY}{name}"
-            self._receipt(name, bytes(body))
+            self._receipt(name, bytes(body), named)
         self._definition_and_journal()
         policies = self._policies()
         signed = "signed by pinned keys" if self.trust else "not checked against a key"
@@ -2995,13 +3005,12 @@ class _Check:
         self.result.facts["withheld"] = len(withheld)
         return f"{len(here)} here and {len(withheld)} withheld"
 
-    def _receipt(self, name: str, data: bytes) -> None:
+    def _receipt(self, name: str, data: bytes, named: set[Any]) -> None:
         body, signature, key_id, envelope = read_receipt(data)
         digest = hashlib.sha256(body).hexdigest()
         if receipt_name(digest) != RECEIPT_DIRECTORY + name:
             _wrong("receipt-hash", f"is named after another receipt than it holds ({digest[:16]})")
-        named = [entry for entry in self.entries if entry.body.get("receipt_sha256") == digest]
-        if not named:
+        if digest not in named:
             _wrong("receipt-foreign", "no entry names this receipt")
         if self.trust is not None:
             key = self.trust.receipts.get(key_id)
@@ -3017,7 +3026,7 @@ class _Check:
             _wrong("definition", "is not the definition that the run was pinned to")
         rows, head, version = read_journal(self.file(JOURNAL))
         events = journal_events(rows)
-        leaf, count = journal_head(rows)
+        leaf, count = journal_head(events)
         if (head, version) != (leaf.hex(), count) or not count:
             _wrong("journal-head", "its rows do not chain to the head that it names")
         if last.type == "run.closed":

@@ -31,7 +31,7 @@ from engine.journal.events import (
 from engine.ledger.bundle import BundleContents, PolicySource, SignedReceipt
 from engine.ledger.bundle import build as build_bundle
 from engine.ledger.entries import GENESIS, Fact, build, stamp
-from engine.ledger.layout import MANIFEST, journal_head, policy_revision
+from engine.ledger.layout import MANIFEST, journal_events, journal_head, policy_revision
 from engine.ledger.notes import Checkpoint, log_origin, sign_note, write_vkey
 from engine.ledger.statement import read_envelope, read_statement, write_envelope, write_statement
 from engine.ledger.tree import Tree, leaf_hash
@@ -256,7 +256,7 @@ class Synthetic:
 
     def close(self, status: str = "succeeded") -> None:
         self.events.append(ExecutionCompleted("{}"))
-        head, version = journal_head(self.journal())
+        head, version = journal_head(journal_events(self.journal()))
         body = {
             "status": status,
             "entries": len(self.facts) + 1,
