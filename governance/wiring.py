@@ -22,8 +22,8 @@ from governance.commands.publish import Publish
 from governance.commands.resolve import Resolve
 from governance.commands.start import Start
 from governance.connectors.registry import Connection, Registry
-from governance.connectors.servicenow import ServiceNow
-from governance.connectors.slack import Posted, SlackMessages
+from governance.connectors.shipped import shipped as shipped_connectors
+from governance.connectors.slack import Posted
 from governance.evidence.sequence import Log, trust_text
 from governance.evidence.vault import Vault
 from governance.keys import derive, mac
@@ -112,7 +112,7 @@ class Parts:
 
     @cached_property
     def registry(self) -> Registry:
-        return Registry({"servicenow": ServiceNow(self.connection_of), "slack": SlackMessages(self._post)})
+        return shipped_connectors(self.connection_of, self._post)
 
     @cached_property
     def vault(self) -> Vault:

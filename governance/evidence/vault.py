@@ -120,6 +120,10 @@ class Vault:
         _check_name(key, hashlib.sha256(data).digest())
         return data
 
+    def close(self) -> None:
+        """Give the connections back."""
+        self._client.close()
+
     def _put_once(self, key: str, data: bytes, digest: bytes, retain_until: datetime.datetime) -> str:
         answer = self._client.put_object(
             Bucket=self.bucket,

@@ -27,6 +27,10 @@ REFERENCE_FIELDS = {"assignment_group": "sys_user_group", "assigned_to": "sys_us
 FAULTS = ("slow", "crash_before_answer", "drop_connection", "error_500", "too_many_requests")
 AFTER_COMMIT = ("crash_before_answer", "drop_connection")
 LARGEST_BODY = 1_000_000
+DEFAULTS = {
+    "state": "1", "impact": "3", "urgency": "3", "priority": "5", "category": "inquiry", "short_description": "", "description": "",
+    "assignment_group": "", "assigned_to": "", "caller_id": "", "close_code": "", "close_notes": "", "active": "true",
+}  # fmt: skip
 DEFAULT_LIMIT = 10_000
 RECORD_PATH = re.compile(r"/api/now/table/([a-z_]+)(?:/([^/]+))?")
 
@@ -73,7 +77,7 @@ class Instance:
         self._state = {"incident": {}, "sys_journal_field": {}, "sys_audit": {}, "faults": []}
         for fields in self._seed:
             record = {"assignment_group": "", "close_notes": "", "close_code": "", "state": "1", **fields}
-            record = {**record, **dict.fromkeys(JOURNAL_FIELDS, "")}
+            record = {**DEFAULTS, **record, **dict.fromkeys(JOURNAL_FIELDS, "")}
             record.setdefault("sys_id", clock.random_hex(16))
             record |= {"sys_class_name": "incident", "sys_mod_count": "0", "sys_updated_by": "system"}
             record |= {"sys_created_on": _now(), "sys_updated_on": _now()}
