@@ -31,6 +31,7 @@ td code,.fact code{font:12.5px/1.5 ui-monospace,"SFMono-Regular",Menlo,monospace
 .tag{display:inline-block;border:1px solid currentColor;border-radius:99px;padding:0 .55rem;font-size:.8rem;white-space:nowrap}
 .good{color:var(--good)}.bad{color:var(--bad)}.hold{color:var(--hold)}.plain{color:var(--accent)}
 .wide{overflow-x:auto}
+.whole{white-space:nowrap}
 @media print{body{background:#fff}main{padding:0}}
 """
 
@@ -107,7 +108,7 @@ def render_report(entries: Sequence[Entry], withheld: int, last_index: int) -> s
         ("From", escape(_short_time(first.at))),
         ("To", escape(_short_time(last.at))),
         ("Entries", f"{len(entries)}, the last at log index {last_index}"),
-        ("Kept outside", f"{withheld} documents, committed to"),
+        ("Kept outside", f"{withheld} documents"),
     ]
     boxes = "".join(f'<div class="fact"><b>{name}</b><span>{value}</span></div>' for name, value in facts)
     parts = [
@@ -195,7 +196,7 @@ def _timeline(entries: Sequence[Entry]) -> list[list[str]]:
     return [
         [
             str(entry.chain_seq),
-            escape(_short_time(entry.at)),
+            f'<span class="whole">{escape(_short_time(entry.at))}</span>',
             _code(entry.type),
             escape(_sentence(entry)),
             _code(entry.actor["id"] or entry.actor["type"]),
