@@ -109,6 +109,7 @@ BROAD = {
     "governance.worker": "an item that fails is recorded and parked; the worker goes on",
     "governance.slack.endpoint": "every click gets an answer",
     "governance.web.app": "one shape of error for everything that was not foreseen",
+    "governance.cli.frame": "whatever goes wrong is a sentence and an exit code, never a traceback",
 }
 
 # Where a process starts. What none of them reaches is dead.

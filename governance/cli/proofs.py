@@ -1,0 +1,87 @@
+"""Orders about evidence: fetch a bundle, print the trust policy, verify offline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from governance.cli import frame
+
+
+@click.group("evidence")
+def group() -> None:
+    """Evidence bundles of finished runs."""
+
+
+@group.command("download")
+@click.argument("run")
+@frame.asking
+@click.option(
+    "--to", "target", default="", metavar="FILE", help="Where to write it; RUN.zip when not given, - for stdout."
+)
+@frame.output
+def download(run: str, tenant: str, token: str, target: str, form: str) -> None:
+    """Fetch the sealed bundle of a run from the bucket, compared with the digest that was sealed."""
+    from engine.canonical import sha256
+    from engine.errors import BrokenLedger, Refused
+    from engine.ledger.entries import Fact
+    from governance.commands.authority import who
+    from governance.store import entries, views
+
+    seat = frame.seat(tenant, token, person=True)
+    seat.require("audit")
+    with seat.parts.database.unit(seat.tenant, write=False) as unit:
+        found, row = views.run(unit, run), views.bundle(unit, run)
+    if row is None or row.state != "sealed":
+        raise Refused(
+            f"the evidence of this run is not sealed yet; the run is {found.state}", code="not_sealed", field="run"
+        )
+    content = seat.parts.vault.get(row.object_key, row.version_id)
+    if sha256(content).hex() != row.sha256:
+        raise BrokenLedger(f"the bucket gives other bytes for {row.object_key}", code="vault_mismatch")
+    with seat.parts.database.unit(seat.tenant) as unit:
+        person = who(unit, seat.person).person
+        fact = Fact("evidence.downloaded", {"type": "person", "id": person}, {"sha256": row.sha256, "person": person})
+        entries.note_run(unit, run, [fact])
+    if target == "-":
+        click.echo(content, nl=False)
+    else:
+        frame.write_new(Path(target or f"{run}.zip"), content)
+    if target != "-":
+        frame.show_one(form, {"file": target or f"{run}.zip", "sha256": row.sha256, "size": row.size})
+
+
+@group.command("trust")
+@frame.asking
+def trust(tenant: str, token: str) -> None:
+    """Print the tenant's trust policy: give it to auditors by another way than the bundles."""
+    from governance.evidence.sequence import trust_text
+
+    seat = frame.seat(tenant, token, person=False)
+    seat.require("audit")
+    click.echo(trust_text(seat.parts.database, seat.parts.settings.deployment, seat.tenant), nl=False)
+
+
+@group.command("verify")
+@click.argument("bundle")
+@click.option(
+    "--trust", default="", metavar="POLICY", help="The trust policy, obtained from elsewhere than the bundle."
+)
+@click.option("--run", default="", metavar="RUN", help="Refuse the evidence of any other run.")
+@click.option("--sha256", default="", metavar="HEX", help="Refuse a file with any other digest.")
+@frame.output
+def verify(bundle: str, trust: str, run: str, sha256: str, form: str) -> int:
+    """Verify a bundle offline, without any setting: 0 valid, 1 invalid, 2 incomplete, 3 malformed."""
+    from engine.ledger.command import run_verifier
+
+    arguments = [bundle]
+    for name, value in (("--trust", trust), ("--run", run), ("--sha256", sha256)):
+        arguments += [name, value] if value else []
+    arguments += ["--json"] if form != "table" else []
+    return run_verifier(
+        arguments,
+        lambda path: Path(path).read_bytes(),
+        lambda text: click.echo(text, nl=False),
+        "twokeys evidence verify",
+    )

@@ -1,0 +1,265 @@
+"""Orders about runs: start, look, stop, say what happened; the approvals they wait for, and their journals."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from governance.cli import frame
+
+if TYPE_CHECKING:
+    from engine.gate.card import CardRecord
+    from governance.store.views import RunView
+
+
+@click.group("run")
+def runs() -> None:
+    """Runs of workflows."""
+
+
+@runs.command("start")
+@click.argument("workflow")
+@frame.asking
+@click.option("--input", "given", default="{}", metavar="JSON|@FILE|-", help="The input: JSON, @file or - for stdin.")
+@click.option("--ref", default="", help="A reference of your own: the same one again finds the same run.")
+@frame.output
+def start(workflow: str, tenant: str, token: str, given: str, ref: str, form: str) -> None:
+    """Start a run of a published workflow."""
+    from engine.canonical import read_json
+    from engine.errors import CallerError
+
+    text = (
+        frame.read_file(given[1:] or "-")
+        if given.startswith("@")
+        else frame.read_file("-")
+        if given == "-"
+        else given.encode()
+    )
+    try:
+        value = read_json(text, floats=True)
+    except CallerError as error:
+        raise CallerError(error.reason, code=error.code, field="--input", next_step="give one JSON object") from None
+    if type(value) is not dict:
+        raise CallerError("is not a JSON object", field="--input", next_step="give one JSON object")
+    seat = frame.seat(tenant, token, person=True)
+    begun = seat.parts.start.by_hand(seat.tenant, seat.person, workflow, value, ref)
+    frame.show_one(form, {"run": begun.run, "new": begun.new})
+
+
+@runs.command("list")
+@frame.asking
+@click.option("--state", default="", help="Only these: queued, running, waiting_approval, unknown, succeeded, ...")
+@click.option("--workflow", default="", help="Only runs of this workflow.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@frame.output
+def list_(tenant: str, token: str, state: str, workflow: str, limit: int, form: str) -> None:
+    """The newest runs first."""
+    from engine.errors import CallerError
+    from governance.store import views
+
+    if state and state not in views.STATES:
+        raise CallerError(f"{state!r} is not a state", field="--state", next_step=f"one of {', '.join(views.STATES)}")
+    seat = frame.seat(tenant, token, person=False)
+    seat.require("read")
+    with seat.parts.database.unit(seat.tenant, write=False) as unit:
+        found = views.runs(unit, state=state, workflow=workflow, after=None, limit=limit)
+    frame.show(form, [_run_row(run) for run in found], empty="no such run")
+
+
+@runs.command("show")
+@click.argument("run")
+@frame.asking
+@frame.output
+def show(run: str, tenant: str, token: str, form: str) -> None:
+    """One run: its steps, what it waits for, and its evidence."""
+    from governance.store import views
+
+    seat = frame.seat(tenant, token, person=False)
+    seat.require("read")
+    with seat.parts.database.unit(seat.tenant, write=False) as unit:
+        found = views.run(unit, run)
+        steps, bundle = views.steps(unit, run), views.bundle(unit, run)
+    rows = [
+        {
+            "step": s.step, "promise": s.promise, "tool": s.tool, "state": s.state, "attempt": s.attempt, "approval": s.approval,
+            "error": s.last_error,
+        }
+        for s in steps
+    ]  # fmt: skip
+    evidence = {"state": bundle.state, "sha256": bundle.sha256, "size": bundle.size} if bundle else None
+    if form != "table":
+        frame.show_one(form, {**_run_row(found), "steps": rows, "evidence": evidence})
+        return
+    sealed = f"{bundle.state} {bundle.sha256}" if bundle else "not yet"
+    frame.show_one(form, {**_run_row(found), "definition": found.definition.hex()[:16], "evidence": sealed})
+    click.echo()
+    frame.show(form, rows, empty="no step yet")
+
+
+@runs.command("cancel")
+@click.argument("run")
+@frame.asking
+@click.option("--reason", default="", help="Why; the run's page shows it.")
+@frame.output
+def cancel(run: str, tenant: str, token: str, reason: str, form: str) -> None:
+    """Ask a run to end: nothing new starts, what is in flight may finish."""
+    seat = frame.seat(tenant, token, person=True)
+    state = seat.parts.cancel.cancel(seat.tenant, seat.person, run, reason)
+    frame.show_one(form, {"run": run, "state": state})
+
+
+@runs.command("resolve")
+@click.argument("run")
+@click.argument("promise")
+@click.argument("how", type=click.Choice(["happened", "did-not"]))
+@frame.asking
+@click.option("--reason", required=True, help="How you know; it stands on the receipt.")
+@frame.output
+def resolve(run: str, promise: str, how: str, tenant: str, token: str, reason: str, form: str) -> None:
+    """Say whether an operation of unknown outcome happened; `run show` names its promise."""
+    seat = frame.seat(tenant, token, person=True)
+    done = seat.parts.resolve.resolve(seat.tenant, seat.person, run, promise, how.replace("-", "_"), reason)
+    frame.show_one(form, {"run": done.run, "promise": done.promise, "how": done.how, "state": done.state})
+
+
+def _run_row(run: RunView) -> dict[str, Any]:
+    return {
+        "run": run.run, "workflow": run.workflow, "version": run.version, "state": run.state,
+        "trigger": f"{run.trigger_type} {run.trigger_ref}", "started_by": run.started_by,
+        "created_at": _time(run.created_at), "ended_at": _time(run.ended_at),
+    }  # fmt: skip
+
+
+def _time(at: datetime.datetime | None) -> str:
+    return "" if at is None else at.astimezone(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+# --- approvals --------------------------------------------------------------------------------------------------------
+
+
+@click.group("approval")
+def approvals() -> None:
+    """Requests that wait for people's keys."""
+
+
+@approvals.command("list")
+@frame.asking
+@frame.output
+def waiting(tenant: str, token: str, form: str) -> None:
+    """What waits for people, the nearest deadline first."""
+    from governance.store import approvals as store
+
+    seat = frame.seat(tenant, token, person=False)
+    seat.require("read")
+    with seat.parts.database.unit(seat.tenant, write=False) as unit:
+        names = store.waiting(unit)
+    rows = []
+    for name in names:
+        card = seat.parts.record_of(seat.tenant, name)
+        rows.append(
+            {
+                "approval": name, "summary": card.summary, "target": card.target.get("id", ""), "tier": card.tier,
+                "keys": f"{len(card.given)} of {card.keys}", "groups": list(card.groups), "expires_at": card.expires_at, "run": card.run,
+                "digest16": card.action_sha256[:16],
+            }
+        )  # fmt: skip
+    frame.show(form, rows, empty="nothing waits")
+
+
+@approvals.command("decide")
+@click.argument("approval")
+@click.argument("decision", type=click.Choice(["approve", "reject"]))
+@frame.asking
+@click.option("--reason", default="", help="Why; a rejection needs it.")
+@click.option(
+    "--digest", default="", metavar="DIGEST16", help="Decide only what has this digest (from `approval list`)."
+)
+@click.option("--yes", is_flag=True, help="Do not ask again; with --digest only.")
+@frame.output
+def decide(
+    approval: str, decision: str, tenant: str, token: str, reason: str, digest: str, yes: bool, form: str
+) -> int:
+    """Give your key to a request, or reject it, after reading what exactly it is about."""
+    from engine.errors import CallerError
+    from governance.commands.decide import Press
+
+    if yes and not digest:
+        raise CallerError(
+            "without it nobody can know what you saw",
+            field="--digest",
+            next_step="copy it from `twokeys approval list`, or leave out --yes",
+        )
+    seat = frame.seat(tenant, token, person=True)
+    card = seat.parts.record_of(seat.tenant, approval)
+    if not yes:
+        _explain(card)
+        click.confirm(f"{decision.capitalize()} this?", abort=True, err=True)
+    press = Press(
+        tenant=seat.tenant, approval=approval, actor_kind=seat.person.kind, actor_ref=seat.person.ref,
+        kind="key" if decision == "approve" else "reject", digest16=digest or card.action_sha256[:16], card_rev=card.card_rev, via="cli",
+        reason=reason, dedupe_key="", blocks_sha256="",
+    )  # fmt: skip
+    answer = seat.parts.decide.decide(press)
+    row = {
+        "approval": approval,
+        "code": answer.code,
+        "status": answer.status,
+        "given": answer.given,
+        "needed": answer.needed,
+    }
+    if form == "table":
+        click.echo(frame.printable(answer.sentence))
+    else:
+        frame.show_one(form, {**row, "ok": answer.ok, "sentence": answer.sentence})
+    return frame.OK if answer.ok else frame.FAILED
+
+
+def _explain(card: CardRecord) -> None:
+    frame.say(
+        f"{card.summary} on {card.target.get('id', '')} at {card.target.get('instance', '')} ({card.connector}.{card.operation})"
+    )
+    for name, before, after in card.changes:
+        frame.say(f"  {name}: {before or '(empty)'} -> {after}")
+    frame.say(f"{card.tier} risk, {len(card.given)} of {card.keys} keys given, keys of {', '.join(card.groups)}")
+    frame.say(f"requested by {card.requested_by}, {card.why}; expires {card.expires_at}")
+    for _, message in card.reasons:
+        frame.say(f"  {message}")
+    frame.say(f"digest {card.action_sha256[:16]}")
+
+
+# --- the journal ------------------------------------------------------------------------------------------------------
+
+
+@click.group("journal")
+def journal() -> None:
+    """What runs did, event by event."""
+
+
+@journal.command("show")
+@click.argument("run")
+@frame.asking
+@frame.output
+def show_journal(run: str, tenant: str, token: str, form: str) -> None:
+    """The journal of a run, checked against its own head while it is read."""
+    from engine.journal.events import decode_row, to_value
+    from governance.store import cases
+
+    seat = frame.seat(tenant, token, person=False)
+    seat.require("audit")
+    with seat.parts.database.unit(seat.tenant, write=False) as unit:
+        head = cases.load(unit, run).history.head  # refused when a stored event is not what the chain says
+        values = [to_value(entry) for _, body, _ in cases.journal_rows(unit, run) for entry in decode_row(body)]
+    if form != "table":
+        frame.show(form, values)
+        return
+    rows = []
+    for value in values:
+        event = dict(value["event"])
+        at = datetime.datetime.fromtimestamp(value["timestamp"] / 1_000_000, datetime.UTC)
+        kind = event.pop("type")
+        rows.append({"n": value["sequence"], "at": _time(at), "event": kind, "about": json.dumps(event)[:160]})
+    frame.show(form, rows, empty="the run has not begun")
+    frame.say(f"head {head.hex()}")

@@ -1,0 +1,88 @@
+"""Orders about a tenant: add it, connect its systems, name its webhook sources and its Slack workspace."""
+
+from __future__ import annotations
+
+import click
+
+from governance.cli import frame
+
+_tenant = click.option("--tenant", default="", metavar="TENANT", help="The tenant, or TWOKEYS_TENANT.")
+
+
+@click.group("tenant")
+def group() -> None:
+    """Tenants: a company's own people, keys, policy, connections and log."""
+
+
+@group.command("add")
+@click.argument("tenant")
+@click.option("--name", default="", help="What people call it.")
+@click.option("--environment", type=click.Choice(["prod", "staging", "dev"]), default="prod", show_default=True)
+@frame.output
+def add(tenant: str, name: str, environment: str, form: str) -> None:
+    """Add a tenant with its own keys and the shipped policy."""
+    parts = frame.open_parts()
+    parts.admit.tenant(tenant, name or tenant, environment)
+    frame.show_one(form, {"tenant": tenant, "environment": environment})
+    frame.say("next: `twokeys person add`, `twokeys group add`, `twokeys tenant slack`")
+
+
+@group.command("connect")
+@click.argument("connector", type=click.Choice(["servicenow"]))
+@_tenant
+@click.option("--instance", required=True, help="A short name of the instance; part of what is approved.")
+@click.option("--url", required=True, help="Where the instance is, https://...")
+@click.option("--user", required=True, help="The account that we use there.")
+@click.option("--secret-file", required=True, metavar="FILE", help="Its password in a file, or - for stdin.")
+def connect(connector: str, tenant: str, instance: str, url: str, user: str, secret_file: str) -> None:
+    """Say where this tenant's instance of a connector is; its password is sealed."""
+    seat = frame.seat(tenant, "", person=False)
+    seat.parts.admit.connection(seat.tenant, connector, instance, url, user, _secret(secret_file))
+    frame.say(f"{connector} of {seat.tenant} is {url} as {user}")
+
+
+@group.command("source")
+@click.argument("source")
+@_tenant
+@click.option("--kind", default="servicenow", show_default=True, help="What sends it.")
+@click.option("--workflow", required=True, help="The workflow that it starts.")
+@click.option("--as", "person", required=True, help="The service principal that it starts runs as.")
+@click.option("--owner", required=True, help="Who answers for it, and so never holds a key for its runs.")
+@click.option("--secret-file", required=True, metavar="FILE", help="Its signing secret in a file, or - for stdin.")
+def source(source: str, tenant: str, kind: str, workflow: str, person: str, owner: str, secret_file: str) -> None:
+    """Name a signed webhook source and who answers for it."""
+    seat = frame.seat(tenant, "", person=False)
+    secret = _secret(secret_file)
+    seat.parts.admit.source(
+        seat.tenant, source, kind=kind, secret=secret, workflow=workflow, person=person, owner=owner
+    )
+    frame.say(
+        f"{source} starts {workflow} at {seat.parts.settings.public_url.rstrip('/')}/hooks/{seat.tenant}/{source}"
+    )
+
+
+@group.command("slack")
+@_tenant
+@click.option("--team", required=True, help="The workspace's id, T...")
+@click.option("--channel", required=True, help="Where cards are posted, C...")
+@click.option("--bot-user", required=True, help="The bot's own user id, U...")
+@click.option("--token-file", required=True, metavar="FILE", help="The bot token xoxb-... in a file, or - for stdin.")
+def slack(tenant: str, team: str, channel: str, bot_user: str, token_file: str) -> None:
+    """Name the Slack workspace and channel that this tenant's cards go to."""
+    seat = frame.seat(tenant, "", person=False)
+    app, token = seat.parts.settings.slack_app_id, _secret(token_file)
+    seat.parts.admit.slack(seat.tenant, team=team, app_id=app, bot_user=bot_user, token=token, channel=channel)
+    frame.say(f"cards of {seat.tenant} go to {channel} in {team}; link people with `twokeys person link`")
+
+
+def _secret(path: str) -> str:
+    """The one line of a secret's file."""
+    from engine.errors import CallerError
+
+    try:
+        secret = frame.read_file(path).decode("utf-8").strip()
+    except UnicodeDecodeError:
+        raise CallerError("is not text", field=path) from None
+    if not secret or "\n" in secret:
+        raise CallerError("holds no single line of text", field=path, next_step="put the secret alone into the file")
+    return secret
