@@ -36,7 +36,7 @@ view_bytes_max = 200_000  # Slack refuses a view above 250 kB
 private_metadata_chars_max = 3_000
 epoch_max = 4_102_444_800  # the year 2100
 
-_url = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]{1,255}(/[A-Za-z0-9._~/=?%#+,;@-]{0,400})?")
+_url = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]{1,255}(/[A-Za-z0-9._~/=?%#+,;@-]{0,300})?")
 
 
 def plain(text: str) -> Block:

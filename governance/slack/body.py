@@ -28,7 +28,7 @@ from governance.slack.blocks import (
 )
 from governance.slack.text import clip, one_line, size, visible
 
-body_chars_max = 7_500  # of the 13,000 of the whole card; the rest is for status, people and buttons
+body_chars_max = 7_000  # of the 13,000 of the whole card; the rest is for status, people and buttons
 change_rows_max = 12
 reasons_max = 6
 box_lines_max = 40

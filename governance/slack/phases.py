@@ -7,13 +7,14 @@ from governance.slack.blocks import Block, context, deadline, facts, line, link,
 from governance.slack.body import needed
 from governance.slack.text import clip, escaped, one_line
 
-# Together these keep what surrounds a body of 7,500 characters below the 5,500 that are left of the total.
+# Together these keep what surrounds a body of 7,000 characters below the 6,000 that are left of the total.
 _name_chars_max = 80
 _name_weight_max = 150
 _reason_weight_max = 180
-_outcome_weight_max = 900
+_outcome_weight_max = 600
+_approvers_weight_max = 200
 _excluded_weight_max = 450
-_keys_shown_max = 4
+_keys_shown_max = 3
 
 # Sign, word, and what the reader should know without asking.
 _settled = {
@@ -78,7 +79,8 @@ def outcome(record: CardRecord) -> Block:
     """How it ended, in the place of the buttons."""
     sign, word, note = _phase(record)
     said = _short(record.outcome, 600, _outcome_weight_max)
-    approvers = " and ".join(_short(name, 40) for name, _, _ in record.given[:_keys_shown_max])
+    names = " and ".join(one_line(name) for name, _, _ in record.given[:_keys_shown_max])
+    approvers = _short(names, 200, _approvers_weight_max)
     if record.phase in ("decided", "running") and approvers:
         word = f"Approved by {approvers}" + (" · running…" if record.phase == "running" else "")
     elif said.lower().startswith(word.lower()):

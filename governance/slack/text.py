@@ -12,7 +12,6 @@ _hidden_categories = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _marks = frozenset({"Mn", "Me"})
 # More marks than any script stacks on one letter: the rest would paint over the lines around it.
 _marks_in_a_row_max = 4
-_controls = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 _breaks = re.compile(r"\r\n|[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 _mark_weight = 6  # of the "…"
 _entities = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
@@ -20,27 +19,30 @@ _entities = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 def visible(text: str) -> str:
     """The text with every control, direction, zero-width and other unseen character as `\\u{...}`; newlines stay."""
-    text = text.replace("\r\n", "\n")
-    if text.isascii():
-        return _controls.sub(_shown, text)
-    out = []
-    marks = 0
-    for char in unicodedata.normalize("NFC", text):
-        category = unicodedata.category(char)
-        marks = marks + 1 if category in _marks else 0
-        unseen = category in _hidden_categories or char in _blank or _is_selector(char)
-        hide = char != "\n" and (unseen or marks > _marks_in_a_row_max)
-        out.append(f"\\u{{{ord(char):x}}}" if hide else char)
-    return "".join(out)
+    text = unicodedata.normalize("NFC", text.replace("\r\n", "\n"))
+    # Work on the few different characters, not on the many of a long text.
+    used = set(text)
+    marks = "".join(char for char in used if unicodedata.category(char) in _marks)
+    if marks:
+        text = re.sub(f"[{re.escape(marks)}]{{{_marks_in_a_row_max + 1},}}", _unstacked, text)
+    return text.translate({ord(char): _named(char) for char in used if _is_unseen(char)})
 
 
-def _shown(found: re.Match[str]) -> str:
-    return f"\\u{{{ord(found.group()):x}}}"
+def _is_unseen(char: str) -> bool:
+    if char == "\n":
+        return False
+    # Variation selectors are invisible, and enough of them spell a message.
+    selector = "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef"
+    return selector or char in _blank or unicodedata.category(char) in _hidden_categories
 
 
-def _is_selector(char: str) -> bool:
-    """Variation selectors: invisible, and enough of them to spell a message."""
-    return "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef"
+def _unstacked(found: re.Match[str]) -> str:
+    stack = found.group()
+    return stack[:_marks_in_a_row_max] + "".join(map(_named, stack[_marks_in_a_row_max:]))
+
+
+def _named(char: str) -> str:
+    return f"\\u{{{ord(char):x}}}"
 
 
 def one_line(text: str) -> str:
@@ -51,12 +53,18 @@ def one_line(text: str) -> str:
 
 def size(text: str) -> int:
     """Length in UTF-16 units: never less than what Slack counts."""
-    return len(text) + sum(1 for char in text if char > "\uffff")
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def weight(text: str) -> int:
     """How much of a message's total the text takes: its length as it travels, in ASCII JSON."""
     return len(json.dumps(text)) - 2
+
+
+def _char_weight(char: str) -> int:
+    if " " <= char <= "~":
+        return 2 if char in '"\\' else 1
+    return 12 if char > "\uffff" else 6
 
 
 def clip(text: str, size_max: int, weight_max: int = 0) -> tuple[str, bool]:
@@ -67,7 +75,7 @@ def clip(text: str, size_max: int, weight_max: int = 0) -> tuple[str, bool]:
     used, used_weight, end = 0, 0, 0
     for char in text:
         used += 2 if char > "\uffff" else 1
-        used_weight += weight(char) if weight_max else 0
+        used_weight += _char_weight(char) if weight_max else 0
         if used > size_max - 1 or used_weight > max(0, weight_max - _mark_weight):
             break
         end += 1

@@ -326,3 +326,59 @@ def test_our_limits_are_those_of_the_sdk() -> None:
     assert View.title_max_length == blocks.view_title_chars_max
     assert View.blocks_max_length == blocks.view_blocks_max
     assert View.private_metadata_max_length == blocks.private_metadata_chars_max
+
+
+@pytest.mark.parametrize("char", ["a", "é", "🔴", '"', "\n", "\ud800", "\u0301"])
+@pytest.mark.parametrize("phase", ["asked", "running", "failed"])
+def test_the_largest_record_of_the_heaviest_text_still_fits(char: str, phase: str) -> None:
+    text = char * 1_500
+    shown = record(
+        phase=phase,
+        tier=text,
+        keys=20,
+        counts=((text, 9),) * 12,
+        groups=(text,) * 40,
+        requested_by=text,
+        on_behalf_of=text,
+        workflow=text,
+        version=text,
+        step=text,
+        run=text,
+        connector=text,
+        operation=text,
+        summary=text,
+        kind=text,
+        target=dict.fromkeys(("system", "type", "id", "instance"), text),
+        changes=((text, text, text),) * 30,
+        amount=text,
+        why=text,
+        reasons=((text, text),) * 15,
+        policy_revision=text,
+        given=((text, text, text),) * 12,
+        excluded=((text, text),) * 12,
+        outcome=text,
+        environment=text,
+        console_url="https://twokeys.example.com/" + "a" * 300,
+    )
+    card = card_of(shown)
+    check_blocks(card.blocks)
+    assert card.cut
+    surroundings = [block for block in card.blocks if block["block_id"] not in BODY_IDS]
+    assert len(json.dumps(surroundings)) + body.body_chars_max <= 13_000
+
+
+def test_the_heaviest_surroundings_of_a_card_that_is_not_cut_leave_room_for_the_longest_body() -> None:
+    heavy = "🔴" * 500
+    shown = record(
+        requested_by=heavy,
+        on_behalf_of=heavy,
+        given=((heavy, heavy, heavy),) * 9,
+        excluded=((heavy, heavy),) * 9,
+        summary="🔴" * 60,
+        target={"id": "🔴" * 24},
+        console_url="https://twokeys.example.com/" + "a" * 300,
+    )
+    card = card_of(shown)
+    assert not card.cut
+    surroundings = [block for block in card.blocks if block["block_id"] not in BODY_IDS]
+    assert len(json.dumps(surroundings)) + body.body_chars_max <= 13_000
