@@ -88,10 +88,12 @@ RULES = {
     "JS-6": Rule(TAKEN, TAKEN, take(0, 1), "JS-5", ("JS-5", "JS-6")),
     "JS-7": Rule((*ONE, js(2)), (*ONE, js(2)), put(2, 1), "JS-7", ("JS-7",), ("G-10",)),
     "G-01": Rule((*RUN, wait(0), done(0), resume()), (*RUN, wait(0)), resume(), "G-01", (), ("G-01",)),
+    "G-01 timer": Rule((start(), sleep(0), wait(0), fired(0), resume()), ASKED, resume(), "G-01", (), ("G-01",)),
     "G-01 running": Rule((start(), sig(), got(0)), DONE, resume(), "G-01", (), ("G-01",)),
     "G-01 cancel": Rule((*DONE, cancel(), cancelled()), (*DONE, cancel()), resume(), "G-01", (), ("G-01",)),
     "G-02": Rule((*RUN, wait(0)), (*RUN, wait(0)), wait(0), "G-02", (), ("G-02",)),
     "G-03": Rule((*RUN, wait(0), done(0), resume(), sched(1)), (*RUN, wait(0)), sched(1), "G-03", (), ("G-03",)),
+    "G-03 timer": Rule((start(), sleep(0), cancel()), (start(), cancel()), sleep(0), "G-03", (), ("G-03",)),
     "G-03 set": Rule((*TAKEN, cancel()), (*ONE, begin(1), done(1), cancel()), take(0, 1), "G-03", (), ("G-03",)),
     "G-03 put": Rule((*ONE, cancel()), (start(), js(0), sched(1), cancel()), put(0, 1), "G-03", (), ("G-03",)),
     "G-04": Rule((start(), rnd(0), now(1)), (start(), rnd(0)), now(0), "G-04", (), ("G-04", "G-20")),
@@ -126,6 +128,8 @@ RULES = {
     ),
     "G-19 got": Rule(ASKED, (start(), sig(), got(0)), wait_signal(0), "G-19", (), ("G-19",)),
     "G-20": Rule((start(), sched(0), sched(1)), (start(), sched(0)), sched(2), "G-20", (), ("G-20",)),
+    "G-20 timer": Rule((start(), sleep(0)), (start(),), sleep(1), "G-20", (), ("G-20",)),
+    "G-20 got": Rule((start(), sig(), got(0)), (start(), sig()), got(1), "G-20", (), ("G-20",)),
     "G-20 foreign": Rule((start(), sched(0)), (start(),), FOREIGN, "G-20", (), ("G-20",)),
 }
 
