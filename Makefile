@@ -45,6 +45,9 @@ lint: setup ## ruff, format, mypy and the house rules
 format: setup ## let ruff put the code into shape
 	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format -q .
 
+verifier: setup ## generate the one-file verifier again from the engine's modules
+	@$(BIN)/python -m engine.ledger.onefile > governance/web/static/verify.py.new && mv governance/web/static/verify.py.new governance/web/static/verify.py
+
 rooms: setup ## write the map of rooms into README.md from the duties of the modules
 	@$(BIN)/python -m tests.house.rooms
 
@@ -70,4 +73,4 @@ pins: $(UV) ## compile the requirement files again, hashes and no host names; UP
 	@$(COMPILE) --python-version 3.11 -c requirements/test.txt requirements/bench.in -o requirements/bench.txt
 	@$(COMPILE) --python-version 3.14 --no-deps requirements/opa.in -o requirements/opa.txt
 
-.PHONY: help setup demo test deep lint format rooms bench chromium pins
+.PHONY: verifier help setup demo test deep lint format rooms bench chromium pins

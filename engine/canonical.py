@@ -274,7 +274,9 @@ def _check_profile(value: Any, depth: int) -> None:
 # --- the one strict JSON reader -----------------------------------------------------------------------------------
 
 
-def read_json(data: bytes, *, bytes_max: int = json_bytes_max, depth_max: int = json_depth_max, floats: bool = False) -> Any:
+def read_json(
+    data: bytes, *, bytes_max: int = json_bytes_max, depth_max: int = json_depth_max, floats: bool = False
+) -> Any:
     """Strict JSON: UTF-8, one document, no duplicate keys, no NaN, no infinity, bounded size and depth; floats only when asked for."""
     if len(data) > bytes_max:
         _refuse_json(f"{len(data)} bytes; at most {bytes_max} are read")

@@ -10,7 +10,7 @@ from engine.errors import CallerError
 from engine.limits import id_chars_max
 
 _name = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-_ident = re.compile(r"[A-Za-z0-9._:/@-]{1,%d}" % id_chars_max)
+_ident = re.compile(rf"[A-Za-z0-9._:/@-]{{1,{id_chars_max}}}")
 _run = re.compile(r"[0-9a-f]{32}")
 
 
@@ -70,7 +70,9 @@ def check_name(value: str, field: str) -> str:
     """A tenant, workflow, group or connector name: what may stand in a URL and in a file name."""
     if not _name.fullmatch(value):
         raise CallerError(
-            f"{value!r} is not a name", field=field, next_step="use 1-63 of a-z 0-9 . _ -, starting with a letter or digit"
+            f"{value!r} is not a name",
+            field=field,
+            next_step="use 1-63 of a-z 0-9 . _ -, starting with a letter or digit",
         )
     return value
 
@@ -85,5 +87,9 @@ def check_ident(value: str, field: str) -> str:
 def check_run(value: str, field: str = "run") -> str:
     """A run id as typed by a person or sent by a client."""
     if not _run.fullmatch(value):
-        raise CallerError(f"{value[:40]!r} is not a run id", field=field, next_step="a run id is 32 hexadecimal digits; see `twokeys run list`")
+        raise CallerError(
+            f"{value[:40]!r} is not a run id",
+            field=field,
+            next_step="a run id is 32 hexadecimal digits; see `twokeys run list`",
+        )
     return value

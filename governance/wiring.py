@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from engine.errors import CallerError, OperatorError
 from engine.gate.card import CardRecord
 from engine.ledger.bundle import PolicySource
 from engine.ledger.onefile import one_file
-from governance import clock
+from governance import clock, metrics
 from governance.commands.admit import Admit
 from governance.commands.cancel import Cancel
 from governance.commands.decide import Decide
@@ -35,16 +35,23 @@ from governance.policy.stored import opened
 from governance.settings import Settings
 from governance.slack import body as card_body
 from governance.slack.cards import Card, render
+from governance.slack.clicks import Clicks, Waiting
+from governance.slack.clicks import Seams as ClickSeams
 from governance.slack.delivery import Delivery
+from governance.slack.endpoint import slack_routes
+from governance.slack.modals import Modals
 from governance.slack.outbox import Sender
 from governance.stages.execute import Execute
 from governance.stages.judge import Judge
 from governance.stages.seal import Seal
 from governance.stages.tick import Tick
-from governance.store import approvals, around, people, templates
+from governance.store import approvals, around, outbox, people, templates
 from governance.store.dispatch import Dispatch
 from governance.store.secrets import Secrets
 from governance.store.unit import Database
+from governance.web import questions
+from governance.web.app import Application, application
+from governance.web.seams import Seams as WebSeams
 from governance.worker import Hands, Worker
 
 
@@ -80,7 +87,9 @@ class Parts:
         with self.database.unit(tenant, write=False) as unit:
             found = templates.connection(unit, connector)
         if found is None:
-            raise CallerError(f"{connector} is not connected for {tenant}", code="not_connected", next_step="`twokeys tenant connect`")
+            raise CallerError(
+                f"{connector} is not connected for {tenant}", code="not_connected", next_step="`twokeys tenant connect`"
+            )
         instance, base_url, sealed = found
         pair = read_json(self.secrets.unseal(tenant, f"connection/{connector}", sealed).encode())
         return Connection(instance, base_url, pair["user"], pair["secret"])
@@ -106,7 +115,14 @@ class Parts:
         return Sender(self.settings.slack_api_base, self.slack_token, allow_local=self.settings.local)
 
     def _post(self, tenant: str, channel: str, thread_ts: str, text: str, msg_id: str) -> Posted:
-        job = {"kind": "message", "tenant": tenant, "channel": channel, "thread_ts": thread_ts, "text": text, "msg_id": msg_id}
+        job = {
+            "kind": "message",
+            "tenant": tenant,
+            "channel": channel,
+            "thread_ts": thread_ts,
+            "text": text,
+            "msg_id": msg_id,
+        }
         sent = self.sender.send(job)
         return Posted(sent.kind, sent.channel, sent.ts, sent.error, sent.retry_after_s)
 
@@ -168,7 +184,10 @@ class Parts:
         with self.database.unit(tenant, write=False) as unit:
             found = approvals.load(unit, approval)
             return approvals.card_record(
-                found, people.profiles(unit), console_url=self.console_url(approval), environment=people.tenant(unit).environment
+                found,
+                people.profiles(unit),
+                console_url=self.console_url(approval),
+                environment=people.tenant(unit).environment,
             )
 
     def render(self, record: CardRecord) -> Card:
@@ -239,7 +258,9 @@ class Parts:
 
     @cached_property
     def log(self) -> Log:
-        return Log(self.database, deployment=self.settings.deployment, signer=lambda tenant: self.secrets.signer(tenant, "log"))
+        return Log(
+            self.database, deployment=self.settings.deployment, signer=lambda tenant: self.secrets.signer(tenant, "log")
+        )
 
     @cached_property
     def delivery(self) -> Delivery:
@@ -254,6 +275,63 @@ class Parts:
         name = f"{self.process}-{clock.random_hex(4)}"
         return Worker(self.database, hands, name=name, lease_seconds=self.settings.lease_seconds)
 
+    # --- the web application ------------------------------------------------------------------------------------------
+
+    def web_app(self) -> Application:
+        """Console, /v1, webhooks, Slack's door and health, over the same commands."""
+        s = self.settings
+        signing = [secret for secret in (s.slack_signing_secret, s.slack_signing_secret_old) if secret]
+        return application(
+            WebSeams(
+                database=self.database, route=self.dispatch.route, start=self.start, decide=self.decide, cancel=self.cancel,
+                resolve=self.resolve, publish=self.publish, unseal=self.secrets.unseal, verify=self.secrets.verify,
+                fetch=lambda key, version: self.vault.get(key, version),
+                trust=lambda tenant: trust_text(self.database, s.deployment, tenant),
+                slack=slack_routes(Clicks(self._click_seams()), signing, clock.epoch_seconds, metrics.count),
+                session_key=derive(bytes.fromhex(s.master_key), "twokeys/session/v1"), public_url=s.public_url, deployment=s.deployment,
+                now=clock.epoch_seconds, random_hex=clock.random_hex,
+            )
+        )  # fmt: skip
+
+    def _click_seams(self) -> ClickSeams:
+        s = self.settings
+        return ClickSeams(
+            app_id=s.slack_app_id, deployment=s.deployment, mac=self.button_mac, tenant_of=lambda team: self.dispatch.route("slack", team),
+            decide=self.decide.decide, record_of=self._known_record, waiting_for=self._waiting_for, tell=self._tell, gone=self._gone,
+            modals=Modals(s.slack_api_base, self.slack_token, allow_local=s.local), count=metrics.count,
+        )  # fmt: skip
+
+    def _known_record(self, tenant: str, approval: str) -> CardRecord | None:
+        try:
+            return self.record_of(tenant, approval)
+        except CallerError:
+            return None
+
+    def _waiting_for(self, tenant: str, slack_ref: str) -> list[Waiting]:
+        """What this person could give a key for, the nearest deadline first."""
+        with self.database.unit(tenant, write=False) as unit:
+            me = people.by_identity(unit, "slack", slack_ref)
+            names = approvals.waiting(unit) if me is not None else []
+            found = [questions.load(unit, name, me, self.console_url(name)) for name in names[:100]]
+        return [
+            Waiting(
+                approval=q.record.approval, summary=q.record.summary, target=q.record.target["id"], tier=q.record.tier, given=q.given,
+                needed=q.needed, expires_at=q.record.expires_at, expires_epoch=q.record.expires_epoch, console_url=q.record.console_url,
+            )
+            for q in found if not q.yours
+        ]  # fmt: skip
+
+    def _tell(self, tenant: str, reply: Mapping[str, str], sentence: str) -> None:
+        if reply.get("channel") and reply.get("user"):
+            with self.database.unit(tenant) as unit:
+                outbox.put(unit, "ephemeral", "", {**reply, "text": sentence})
+
+    def _gone(self, tenant: str, event: str) -> None:
+        with self.database.unit(tenant) as unit:
+            found = templates.installation(unit)
+            if found is not None:
+                templates.put_installation(unit, replace(found, state=event))
+
     def close(self) -> None:
         """End every engine and give every connection back that was opened."""
         for name in ("policies", "registry", "vault", "database"):
@@ -264,7 +342,12 @@ class Parts:
     def run_worker(self) -> None:
         """The worker with its tasks, until it is stopped."""
         self.database.self_test()
-        tasks = (("log", 0.1, self.log.step), ("tick", 0.5, Tick(self.database).step), ("outbox", 0.1, self.delivery.step))
+        self.vault.check()
+        tasks = (
+            ("log", 0.1, self.log.step),
+            ("tick", 0.5, Tick(self.database).step),
+            ("outbox", 0.1, self.delivery.step),
+        )
         try:
             self.worker.run(tasks)
         finally:

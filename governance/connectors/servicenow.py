@@ -19,7 +19,8 @@ _seconds = 10.0
 
 SPECS = (
     OperationSpec(
-        "servicenow", "lookup", "read", "incident", (), reversible=True, summary="Look up incident", result_fields=(*_shown, "sys_mod_count")
+        "servicenow", "lookup", "read", "incident", (), reversible=True, summary="Look up incident",
+        result_fields=(*_shown, "sys_mod_count"),
     ),
     OperationSpec(
         "servicenow", "update", "write", "incident",

@@ -63,7 +63,8 @@ def ask(
     case.note(
         "approval.asked",
         {
-            "approval": approval, "promise": action.promise, "action_sha256": action.digest.hex(), "card_sha256": card.hex(), "tier": v.tier,
+            "approval": approval, "promise": action.promise, "action_sha256": action.digest.hex(),
+            "card_sha256": card.hex(), "tier": v.tier,
             "keys": keys, "counts": [[g, c] for g, c in sorted(counts.items())],
             "groups": sorted(groups),
             "expires_at": empty.expires_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),

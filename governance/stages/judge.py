@@ -158,7 +158,8 @@ class Judge:
         target = Target(proposal.connector, proposal.target["type"], proposal.target["id"], instance)
         key = effect_key(spec, target, tuple(fields), str(case.promise_id(promise)), proposal.key)
         action = Action(
-            tenant=o.tenant, workspace=o.workspace, run=o.run, promise=promise, step=proposal.step_id, workflow=o.workflow, version=o.version,
+            tenant=o.tenant, workspace=o.workspace, run=o.run, promise=promise, step=proposal.step_id, workflow=o.workflow,
+            version=o.version,
             definition=o.definition.hex(), connector=spec.connector, operation=spec.operation, kind=spec.kind, risk=proposal.risk,
             reversible=spec.reversible, reversal=spec.reversal, target=target, fields=tuple(fields), amount_minor=proposal.amount_minor,
             currency=proposal.currency, preconditions=(), key=key, summary=spec.summary,

@@ -64,7 +64,8 @@ class Seal:
             elif row.state == "frozen":
                 self._build(tenant, run, row.checkpoint_size)
             elif row.state == "built":
-                assert row.body is not None and row.retain_until is not None
+                assert row.body is not None
+                assert row.retain_until is not None
                 version = self._vault.put(row.object_key, row.body, row.retain_until)
                 with self._database.unit(tenant) as unit:
                     evidence.uploaded(unit, run, version)
@@ -108,7 +109,8 @@ class Seal:
             raise BrokenLedger("the log's entries do not hash to the checkpoint that was signed", code="root_mismatch")
         contents = BundleContents(
             entries=tuple(body for _, body in placed), indexes=tuple(at for at, _ in placed),
-            proofs=tuple(tree.inclusion(at, size) for at, _ in placed), checkpoint=checkpoint.note, documents=self._committed(placed, found),
+            proofs=tuple(tree.inclusion(at, size) for at, _ in placed), checkpoint=checkpoint.note,
+            documents=self._committed(placed, found),
             receipts=tuple(SignedReceipt(*one) for one in found.receipts), definition=definition.body, journal=found.journal,
             policies=tuple(one for revision in found.revisions for one in self._policy_files(tenant, revision)), trust=self._trust(tenant),
             verifier=self._verifier, public=signer.public, sign=signer.sign,
@@ -141,7 +143,8 @@ class Seal:
                 }
                 entries.note_run(unit, run, [Fact("evidence.sealed", {"type": "system", "id": "twokeys"}, body)])
             unit.run(
-                "delete from work where tenant = :tenant and run = :run and item = :item and stage = :stage and owner = :owner and epoch = :epoch",
+                "delete from work where tenant = :tenant and run = :run and item = :item and stage = :stage and owner = :owner "
+                "and epoch = :epoch",
                 run=run, item=lease.item, stage=lease.stage, owner=lease.owner, epoch=lease.epoch,
             )  # fmt: skip
         _say.info("sealed", sha256=row.sha256.hex(), size=row.size)

@@ -73,7 +73,7 @@ class Tick:
                     "via": "repeated",
                     "count": row[2] - 1,
                 },
-            )  # fmt: skip
+            )
             for row in rows
         ]
         entries.note_run(unit, run, facts)

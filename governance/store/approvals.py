@@ -85,7 +85,8 @@ def load(unit: Unit, approval: str, *, lock: bool = False) -> Recorded:
         raise AssertionError("an approval that has a run has a row")
     asked = _asked(row, unit.tenant)
     votes = unit.all(
-        "select person, kind, at, action_digest, card_digest, reason from vote where tenant = :tenant and approval = :approval order by at, person",
+        "select person, kind, at, action_digest, card_digest, reason from vote where tenant = :tenant and approval = :approval "
+        "order by at, person",
         approval=approval,
     )
     rest = unit.one(
@@ -99,7 +100,8 @@ def load(unit: Unit, approval: str, *, lock: bool = False) -> Recorded:
     assert rest is not None
     return Recorded(
         asked=asked, votes=tuple(Vote(v[0], v[1], v[2], bytes(v[3]), bytes(v[4])) for v in votes), reasons=tuple(v[5] for v in votes),
-        card_rev=row[11], verdict_n=row[12], rev=rest[1], action=action_from(bytes(rest[0])), verdict=verdict_from(read_json(bytes(rest[2]))),
+        card_rev=row[11], verdict_n=row[12], rev=rest[1], action=action_from(bytes(rest[0])),
+        verdict=verdict_from(read_json(bytes(rest[2]))),
         workflow=rest[3], version=rest[4], trigger=rest[5], promise_state=rest[6], promise_error=rest[7], decided_at=row[13],
     )  # fmt: skip
 
@@ -161,7 +163,8 @@ def card_place(unit: Unit, approval: str) -> tuple[str, str, int, int] | None:
 def card_posted(unit: Unit, approval: str, channel: str, ts: str, rendered: int) -> None:
     """Where the card is now and what it shows."""
     unit.run(
-        "update card set channel = :channel, ts = :ts, rendered = greatest(rendered, :rendered) where tenant = :tenant and approval = :approval",
+        "update card set channel = :channel, ts = :ts, rendered = greatest(rendered, :rendered) where tenant = :tenant and "
+        "approval = :approval",
         approval=approval, channel=channel, ts=ts, rendered=rendered,
     )  # fmt: skip
 
@@ -203,7 +206,8 @@ def card_record(found: Recorded, profiles: Mapping[str, Profile], *, console_url
     phase = phase_of(found)
     return CardRecord(
         approval=asked.id, tenant=asked.tenant, status=asked.status, tier=asked.tier, keys=asked.keys,
-        counts=tuple(sorted(asked.counts.items())), groups=tuple(sorted(asked.groups)), expires_at=asked.expires_at.astimezone(datetime.UTC).isoformat(),
+        counts=tuple(sorted(asked.counts.items())), groups=tuple(sorted(asked.groups)),
+        expires_at=asked.expires_at.astimezone(datetime.UTC).isoformat(),
         expires_epoch=int(asked.expires_at.timestamp()), requested_by=who(requested), on_behalf_of=who(on_behalf) if on_behalf else "",
         workflow=found.workflow, version=found.version, step=action.step, run=asked.run, connector=action.connector,
         operation=action.operation, summary=action.summary, kind=action.kind, reversible=action.reversible, reversal=action.reversal,

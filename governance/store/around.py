@@ -46,7 +46,8 @@ class Around:
 def load(unit: Unit, case: Case) -> Around:
     """Everything a verdict about this run needs."""
     row = unit.one(
-        "select (select count(*) from receipt r where r.tenant = :tenant and r.status = 'ok' and r.at > clock_timestamp() - interval '1 hour'), "
+        "select (select count(*) from receipt r where r.tenant = :tenant and r.status = 'ok' and r.at > clock_timestamp() - "
+        "interval '1 hour'), "
         "(select count(*) from run where tenant = :tenant and created_at > clock_timestamp() - interval '1 minute'), "
         "(select count(*) from run where tenant = :tenant and ended_at is null), clock_timestamp()"
     )

@@ -54,7 +54,7 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
     """The run as it is; `lock` holds its row until the unit ends (people's commands; stages check the version at commit)."""
     names = [f.name for f in fields(Origin)]
     row = unit.one(
-        f"select {', '.join(names)}, chain_seq, chain_head, writes, cancel_requested, ended_at is not null, state, events, "  # noqa: S608 - column names are ours
+        f"select {', '.join(names)}, chain_seq, chain_head, writes, cancel_requested, ended_at is not null, state, events, "
         "clock_timestamp() from run where tenant = :tenant and run = :run" + (" for update" if lock else ""),
         run=run,
     )
@@ -69,7 +69,8 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
     history = _history(unit, run, int(rest[6]))
     return Case(
         origin=Origin(**values), history=history, frame=_frame(unit, run, history.version), promises=_promises(unit, run),
-        payloads={bytes(r[0]): bytes(r[1]) for r in unit.all("select digest, body from payload where tenant = :tenant and run = :run", run=run)},
+        payloads={bytes(r[0]): bytes(r[1]) for r in unit.all("select digest, body from payload where tenant = :tenant and run = "
+                                                             ":run", run=run)},
         chain_seq=rest[0], chain_head=bytes(rest[1]), writes=rest[2], cancel_requested=rest[3], ended=rest[4], state=rest[5],
         now=rest[7].astimezone(datetime.UTC), base_events=history.version, base_chain=rest[0],
         verdicts_n={
@@ -91,8 +92,9 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
 def _history(unit: Unit, run: str, events: int) -> History:
     found: list[Entry] = []
     head = bytes(32)
-    for _, body, head in journal_rows(unit, run):
+    for _, body, after in journal_rows(unit, run):
         found.extend(decode_row(body))
+        head = after
     history = History.load(PromiseId(run), found)
     if history.version != events:
         raise BrokenJournal("J-1", f"the run says {events} events, its journal holds {history.version}")
@@ -119,7 +121,7 @@ def _frame(unit: Unit, run: str, version: int) -> Frame | None:
 
 def _promises(unit: Unit, run: str) -> dict[str, Promise]:
     columns = ", ".join(_promise_columns)
-    rows = unit.all(f"select {columns} from promise where tenant = :tenant and run = :run", run=run)  # noqa: S608 - column names are ours
+    rows = unit.all(f"select {columns} from promise where tenant = :tenant and run = :run", run=run)
     found = {row[0]: Promise(*row) for row in rows}
     for promise in found.values():
         promise.result = bytes(promise.result) if promise.result is not None else None
@@ -217,12 +219,15 @@ def _fence(unit: Unit, case: Case, leases: list[Lease]) -> None:
             "owner": lease.owner,
             "epoch": lease.epoch,
         }
-        mine = "tenant = :tenant and run = :run and item = :item and stage = :stage and owner = :owner and epoch = :epoch and state = 'leased'"
+        mine = (
+            "tenant = :tenant and run = :run and item = :item and stage = :stage and owner = :owner and epoch = :epoch "
+            "and state = 'leased'"
+        )
         if (lease.item, lease.stage) in done:
-            count = unit.run(f"delete from work where {mine}", **name).rowcount  # noqa: S608 - a constant
+            count = unit.run(f"delete from work where {mine}", **name).rowcount
             done.discard((lease.item, lease.stage))
         else:
-            count = len(unit.all(f"select 1 from work where {mine} for update", **name))  # noqa: S608 - a constant
+            count = len(unit.all(f"select 1 from work where {mine} for update", **name))
         if count != 1:
             raise FenceLost(f"the lease on {lease.stage} of {case.origin.run} was taken over")
     unit.many(
@@ -244,7 +249,8 @@ _inserts = {
     "vote": "(tenant, approval, person, kind, at, action_digest, card_digest, card_rev, policy_revision, blocks_sha256, via, identity, "
     "reason) values (:tenant, :approval, :person, :kind, :at, :action_digest, :card_digest, :card_rev, :policy_revision, "
     ":blocks_sha256, :via, :identity, :reason)",
-    "due": "(tenant, kind, ref, at, run) values (:tenant, :kind, :ref, :at, :run) on conflict (tenant, kind, ref) do update set at = excluded.at",
+    "due": "(tenant, kind, ref, at, run) values (:tenant, :kind, :ref, :at, :run) on conflict (tenant, kind, ref) do update set "
+           "at = excluded.at",
     "card": "(tenant, approval) values (:tenant, :approval)",
     "bundle": "(tenant, run, state, checkpoint_size) values (:tenant, :run, 'frozen', 0) on conflict do nothing",
     "work": "(tenant, run, item, stage, workspace, state, rank, eligible_at, faults, owner, epoch, lease_until) values (:tenant, :run, "
@@ -252,7 +258,8 @@ _inserts = {
     "clock_timestamp() + make_interval(secs => :wait), :faults, :owner, (extract(epoch from clock_timestamp()) * 1000000)::bigint, "
     "clock_timestamp() + make_interval(secs => :ttl)) "
     "on conflict (tenant, run, item, stage) do update set state = excluded.state, eligible_at = excluded.eligible_at, "
-    "faults = excluded.faults, owner = excluded.owner, epoch = greatest(work.epoch + 1, excluded.epoch), lease_until = excluded.lease_until",
+    "faults = excluded.faults, owner = excluded.owner, epoch = greatest(work.epoch + 1, excluded.epoch), lease_until = "
+    "excluded.lease_until",
 }  # fmt: skip
 
 
@@ -266,7 +273,7 @@ def _write_rows(unit: Unit, case: Case, keeper: tuple[str, float]) -> None:
     values = ", ".join(f":{name}" for name in _promise_columns)
     changes = ", ".join(f"{name} = excluded.{name}" for name in _promise_columns if name != "promise")
     unit.many(
-        f"insert into promise (tenant, run, {columns}) values (:tenant, :run, {values}) "  # noqa: S608 - column names are ours
+        f"insert into promise (tenant, run, {columns}) values (:tenant, :run, {values}) "
         f"on conflict (tenant, run, promise) do update set {changes}",
         [{"run": run, **{c: getattr(case.promises[p], c) for c in _promise_columns}} for p in sorted(case.changed)],
     )

@@ -103,7 +103,8 @@ def material(unit: Unit, run: str) -> Material:
     documents = {bytes(part): None for found in verdicts for part in (found[0], found[1])}
     return Material(
         journal=tuple(bytes(found[0]) for found in journal), documents=tuple(documents),
-        receipts=tuple((bytes(r[0]), bytes(r[1]), r[2]) for r in receipts), revisions=tuple(sorted({found[2] for found in verdicts if found[2]})),
+        receipts=tuple((bytes(r[0]), bytes(r[1]), r[2]) for r in receipts),
+        revisions=tuple(sorted({found[2] for found in verdicts if found[2]})),
     )  # fmt: skip
 
 

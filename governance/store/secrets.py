@@ -26,7 +26,8 @@ def put(unit: Unit, key: SealedKey) -> None:
         purpose=key.purpose,
     )
     unit.run(
-        "insert into signing_key (tenant, purpose, key_id, public, sealed, state) values (:tenant, :purpose, :key_id, :public, :sealed, 'active')",
+        "insert into signing_key (tenant, purpose, key_id, public, sealed, state) values (:tenant, :purpose, :key_id, :public, "
+        ":sealed, 'active')",
         purpose=key.purpose, key_id=key.key_id, public=key.public, sealed=key.sealed,
     )  # fmt: skip
 

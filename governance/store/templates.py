@@ -155,7 +155,8 @@ def source(unit: Unit, name: str) -> Source | None:
 def put_connection(unit: Unit, connector: str, instance: str, base_url: str, secret_sealed: bytes) -> None:
     """Where this tenant's instance of a connector is."""
     unit.run(
-        "insert into connection (tenant, connector, instance, base_url, secret_sealed) values (:tenant, :connector, :instance, :url, :secret) "
+        "insert into connection (tenant, connector, instance, base_url, secret_sealed) values (:tenant, :connector, :instance, "
+        ":url, :secret) "
         "on conflict (tenant, connector) do update set instance = excluded.instance, base_url = excluded.base_url, "
         "secret_sealed = excluded.secret_sealed",
         connector=connector, instance=instance, url=base_url, secret=secret_sealed,

@@ -26,7 +26,12 @@ def die(world: World, at: int, directory: Path) -> tuple[int, list[str]]:
     settings = {name: getattr(world.parts.settings, name) for name in type(world.parts.settings).model_fields}
     order = json.dumps({"at": at, "settings": settings, "directory": str(directory)})
     done = subprocess.run(
-        [sys.executable, "-m", "tests.kit.dying", order], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "tests.kit.dying", order],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode in (0, -9), done.stderr[-3000:]
     return done.returncode, json.loads(done.stdout) if done.stdout else []
@@ -56,7 +61,12 @@ def finish(world: World, run: str) -> str:
                 happened = field and world.servicenow.record(INCIDENT)[field] == text
                 told = f"{world.tenant}: looked it up"
                 world.parts.resolve.resolve(
-                    world.tenant, world.actor("bo"), run, promise.promise, "happened" if happened or not field else "did_not", told
+                    world.tenant,
+                    world.actor("bo"),
+                    run,
+                    promise.promise,
+                    "happened" if happened or not field else "did_not",
+                    told,
                 )
         if case.state == "waiting_approval":
             world.approve(run, "bo", "cleo")
@@ -69,10 +79,13 @@ def check(world: World, run: str, at: int, directory: Path) -> None:
     assert code == -9, f"seam {at} is past the end of the stretch"
     assert finish(world, run) == "succeeded"
     assert len(world.writes("close_code")) == 1
-    successes = world.rows("select key, count(*) as n from receipt where tenant = :tenant and status = 'ok' group by key")
+    successes = world.rows(
+        "select key, count(*) as n from receipt where tenant = :tenant and status = 'ok' group by key"
+    )
     assert {row["n"] for row in successes} == {1}
     facts = world.entries(run)
-    assert facts[-1] == "run.closed" and facts.count("run.closed") == 1
+    assert facts[-1] == "run.closed"
+    assert facts.count("run.closed") == 1
     assert world.case(run).history.ended
 
 
@@ -93,7 +106,9 @@ def test_a_worker_killed_at_any_seam_of_the_last_stretch_is_taken_over(world: Wo
     assert len(world.writes("close_code")) == 1
 
 
-def test_the_outside_commits_and_dies_before_it_answers_and_the_worker_is_killed_there(world: World, tmp_path: Path) -> None:
+def test_the_outside_commits_and_dies_before_it_answers_and_the_worker_is_killed_there(
+    world: World, tmp_path: Path
+) -> None:
     """Must show 5: one write, the item is unknown, a person says it happened, the run ends."""
     run = ready_to_close(world)
     world.servicenow.plan("crash_before_answer", method="PATCH", times=1)
@@ -112,7 +127,9 @@ def test_the_outside_commits_and_dies_before_it_answers_and_the_worker_is_killed
         world.hurry()
         world.drain()
     assert len(world.writes("close_code")) == 1, "an unknown outcome is never retried blindly"
-    told = world.parts.resolve.resolve(world.tenant, world.actor("bo"), run, unknown[0].promise, "happened", "I see it closed in ServiceNow")
+    told = world.parts.resolve.resolve(
+        world.tenant, world.actor("bo"), run, unknown[0].promise, "happened", "I see it closed in ServiceNow"
+    )
     assert told.how == "happened"
     world.until(run, "succeeded")
     assert len(world.writes("close_code")) == 1
@@ -142,7 +159,10 @@ def test_a_late_result_of_a_worker_that_lost_its_lease_changes_nothing(world: Wo
     lease = next(one for one in claimed if one.run == run)
     drive = world.parts.worker._load(lease)
     with world.parts.database.unit(world.tenant) as unit:
-        unit.run("update work set lease_until = clock_timestamp() - interval '1 second' where tenant = :tenant and run = :run", run=run)
+        unit.run(
+            "update work set lease_until = clock_timestamp() - interval '1 second' where tenant = :tenant and run = :run",
+            run=run,
+        )
     world.until(run, "waiting_approval")
     version = world.case(run).history.version
     world.parts.worker._decide(drive)

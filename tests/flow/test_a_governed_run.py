@@ -25,7 +25,8 @@ risk_ceiling: low
 steps:
 """
 STEP = """
-  - {id: step-%d, kind: action, connector: servicenow, operation: update, target: "${input.sys_id}", risk: low, fields: {work_notes: "note %d ${run.id}"}}
+  - {id: step-%d, kind: action, connector: servicenow, operation: update, target: "${input.sys_id}", risk: low,
+  fields: {work_notes: "note %d ${run.id}"}}
 """
 
 
@@ -73,7 +74,10 @@ def test_every_fact_of_the_run_is_in_its_chain_in_order(world: World) -> None:
     world.until(run, "waiting_approval")
     facts = world.entries(run)
     assert facts[:2] == ["run.queued", "run.started"]
-    first = [facts.index(kind) for kind in ("action.proposed", "verdict.given", "effect.intended", "effect.receipted", "step.completed")]
+    first = [
+        facts.index(kind)
+        for kind in ("action.proposed", "verdict.given", "effect.intended", "effect.receipted", "step.completed")
+    ]
     assert first == sorted(first)
     asked, given, released = (facts.index(kind) for kind in ("approval.asked", "key.given", "approval.released"))
     assert asked < given < released

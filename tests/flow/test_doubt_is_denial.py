@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 
 import pytest
 
@@ -50,7 +51,8 @@ def test_a_policy_child_that_hangs_is_a_fault_with_a_time_and_no_attempt_is_used
         version = world.case(run).history.version
         world.drain()
     finally:
-        os.kill(pid, signal.SIGCONT) if os.path.exists(f"/proc/{pid}") else None
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
     case = world.case(run)
     assert case.state == "failed_retryable"
     assert "timeout" in case.promises["2"].last_error
@@ -79,7 +81,9 @@ def test_garbage_from_the_engine_never_allows(world: World, monkeypatch: pytest.
     assert "effect.intended" not in world.entries(run)
 
 
-def test_an_engine_that_is_down_leaves_the_step_waiting_with_the_reason(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_down_leaves_the_step_waiting_with_the_reason(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A fault of the allow-list is retried until the deadline; it never proceeds."""
 
     class Down:

@@ -23,14 +23,23 @@ def high(world: World) -> tuple[str, Recorded]:
 
 
 def votes(world: World, found: Recorded) -> list[str]:
-    rows = world.rows("select person from vote where tenant = :tenant and approval = :approval order by at", approval=found.asked.id)
+    rows = world.rows(
+        "select person from vote where tenant = :tenant and approval = :approval order by at", approval=found.asked.id
+    )
     names = {person: name for name, person in world.who.items()}
     return [names[row["person"]] for row in rows]
 
 
 @pytest.mark.parametrize(
     ("name", "code"),
-    [("rita", "self"), ("olga", "not_approver"), ("dan", "inactive"), ("aud", "level"), ("low", "level"), ("robot", "not_human")],
+    [
+        ("rita", "self"),
+        ("olga", "not_approver"),
+        ("dan", "inactive"),
+        ("aud", "level"),
+        ("low", "level"),
+        ("robot", "not_human"),
+    ],
 )
 def test_who_may_not_turn_a_key_is_told_so_and_nothing_changes(world: World, name: str, code: str) -> None:
     """S004-1.3c, P6: the requester, an outsider, a deactivated person, an auditor, a low level, a robot: no, with a sentence."""
@@ -48,7 +57,10 @@ def test_the_same_person_cannot_turn_both_keys_with_a_second_slack_id_or_a_token
     """Identities collapse to one person: neither another Slack id nor a token makes two of one."""
     run, found = high(world)
     world.parts.admit.link_slack(world.tenant, None, world.who["ana"], TEAM, "UANA2")
-    assert world.press(found, "ana", actor_kind="slack", ref=world.slack_ref("ana"), via="slack_button").code == "key_given"
+    assert (
+        world.press(found, "ana", actor_kind="slack", ref=world.slack_ref("ana"), via="slack_button").code
+        == "key_given"
+    )
     for kind, ref in (("slack", f"{TEAM}:UANA2"), ("slack", world.slack_ref("ana")), ("token", "")):
         answer = world.press(found, "ana", actor_kind=kind, ref=ref)
         assert (answer.ok, answer.code) == (False, "same_person")
@@ -157,6 +169,9 @@ def test_repeated_refusals_are_counted_and_not_dropped(world: World) -> None:
     Tick(world.parts.database).step()
     assert world.entries(run).count("key.refused") == 2
     counts = world.rows(
-        "select (convert_from(body, 'UTF8')::json -> 'body' ->> 'count')::int as n from entry_pending where tenant = :tenant and chain = :run "
-        "and convert_from(body, 'UTF8')::json ->> 'type' = 'key.refused' order by chain_seq", run=run)
+        "select (convert_from(body, 'UTF8')::json -> 'body' ->> 'count')::int as n from entry_pending where tenant = :tenant "
+        "and chain = :run "
+        "and convert_from(body, 'UTF8')::json ->> 'type' = 'key.refused' order by chain_seq",
+        run=run,
+    )
     assert sum(row["n"] for row in counts) == 5

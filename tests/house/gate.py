@@ -26,6 +26,7 @@ LAYERS = {
     "engine": ["-n", "auto", "--dist", "worksteal"],
     "spec": ["-n", "auto", "--dist", "worksteal"],
     "golden": ["-n", "0"],
+    "bundles": ["-n", "auto", "--dist", "worksteal"],
     "governance": ["-n", "auto", "--dist", "loadfile"],
     "flow": ["-n", "auto", "--dist", "loadfile"],
     "crash": ["-n", "2", "--dist", "loadfile"],

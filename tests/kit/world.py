@@ -26,7 +26,7 @@ from tests.kit.slack import SlackSink
 SAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "incident-triage.yaml"
 TEAM = "T0DESK"
 CREW = {
-    # name: (level, kind, read_only, groups)
+    # Level, kind, read only, groups.
     "rita": (6, "human", False, ("oncall", "incident-managers")),
     "ana": (4, "human", False, ("oncall", "incident-managers")),
     "bo": (4, "human", False, ("incident-managers",)),
@@ -65,10 +65,16 @@ class World:
 
     def apply(self, text: str | bytes = b"") -> str:
         given = text.encode() if isinstance(text, str) else text
-        return self.parts.publish.apply(self.tenant, self.actor("rita"), given or SAMPLE.read_bytes(), "workflow.yaml").name
+        return self.parts.publish.apply(
+            self.tenant, self.actor("rita"), given or SAMPLE.read_bytes(), "workflow.yaml"
+        ).name
 
-    def start(self, workflow: str = "incident-triage", *, value: dict[str, Any] | None = None, by: str = "rita", ref: str = "") -> str:
-        begun: Begun = self.parts.start.by_hand(self.tenant, self.actor(by), workflow, INPUT if value is None else value, ref)
+    def start(
+        self, workflow: str = "incident-triage", *, value: dict[str, Any] | None = None, by: str = "rita", ref: str = ""
+    ) -> str:
+        begun: Begun = self.parts.start.by_hand(
+            self.tenant, self.actor(by), workflow, INPUT if value is None else value, ref
+        )
         return begun.run
 
     def drain(self) -> int:
@@ -98,7 +104,9 @@ class World:
     def expire_leases(self) -> None:
         """As if every lease had run out."""
         with self.parts.database.unit(self.tenant) as unit:
-            unit.run("update work set lease_until = clock_timestamp() - interval '1 second' where tenant = :tenant and state = 'leased'")
+            unit.run(
+                "update work set lease_until = clock_timestamp() - interval '1 second' where tenant = :tenant and state = 'leased'"
+            )
 
     def seal(self, run: str) -> dict[str, Any]:
         """Give every entry its place and seal the run's bundle."""
@@ -107,7 +115,10 @@ class World:
                 pass
             self.hurry()
             self.drain()
-            found = self.row("select state, encode(sha256, 'hex') as sha256, object_key, version_id from bundle where tenant = :tenant and run = :run", run=run)
+            found = self.row(
+                "select state, encode(sha256, 'hex') as sha256, object_key, version_id from bundle where tenant = :tenant and run = :run",
+                run=run,
+            )
             if found and found["state"] == "sealed":
                 return found
         raise AssertionError("the bundle was not sealed")
@@ -120,10 +131,16 @@ class World:
         return {p.step: f"{p.state} {p.last_error}".strip() for p in self.case(run).promises.values()}
 
     def entries(self, run: str) -> list[str]:
-        return [row["type"] for row in self.rows(
-            "select type from (select chain_seq, convert_from(body, 'UTF8')::json ->> 'type' as type from entry where tenant = :tenant and chain = :run "
-            "union all select chain_seq, convert_from(body, 'UTF8')::json ->> 'type' from entry_pending where tenant = :tenant and chain = :run) e order by chain_seq",
-            run=run)]
+        return [
+            row["type"]
+            for row in self.rows(
+                "select type from (select chain_seq, convert_from(body, 'UTF8')::json ->> 'type' as type from entry where "
+                "tenant = :tenant and chain = :run "
+                "union all select chain_seq, convert_from(body, 'UTF8')::json ->> 'type' from entry_pending where tenant = "
+                ":tenant and chain = :run) e order by chain_seq",
+                run=run,
+            )
+        ]
 
     # --- people decide ------------------------------------------------------------------------------------------------
 
@@ -135,13 +152,30 @@ class World:
             return approvals.load(unit, open_ones[0])
 
     def press(
-        self, found: Recorded, name: str, *, kind: str = "key", reason: str = "", via: str = "console", ref: str = "", actor_kind: str = "token",
-        digest16: str = "", dedupe: str = "",
+        self,
+        found: Recorded,
+        name: str,
+        *,
+        kind: str = "key",
+        reason: str = "",
+        via: str = "console",
+        ref: str = "",
+        actor_kind: str = "token",
+        digest16: str = "",
+        dedupe: str = "",
     ) -> Answer:
         return self.parts.decide.decide(
             Press(
-                tenant=self.tenant, approval=found.asked.id, actor_kind=actor_kind, actor_ref=ref or token_ref(self.token(name)), kind=kind,
-                digest16=digest16 or found.asked.action_digest.hex()[:16], card_rev=found.card_rev, via=via, reason=reason, dedupe_key=dedupe,
+                tenant=self.tenant,
+                approval=found.asked.id,
+                actor_kind=actor_kind,
+                actor_ref=ref or token_ref(self.token(name)),
+                kind=kind,
+                digest16=digest16 or found.asked.action_digest.hex()[:16],
+                card_rev=found.card_rev,
+                via=via,
+                reason=reason,
+                dedupe_key=dedupe,
                 blocks_sha256="",
             )
         )
@@ -172,9 +206,19 @@ class World:
 def settings_for(database: postgres.Database, slack_base: str, **changes: Any) -> Settings:
     """Settings of a test installation."""
     values: dict[str, Any] = {
-        "env": "test", "deployment": "test", "database_url": database.app_url, "master_key": "5a" * 32, "public_url": "http://127.0.0.1:1",
-        "s3_bucket": "unused", "s3_access_key": "unused", "s3_secret_key": "unused", "policy_engine": "embedded", "slack_api_base": slack_base,
-        "slack_signing_secret": "8f742231b10e8888abcd99yyyzzz85a5", "slack_app_id": "A0DESK", "lease_seconds": 30,
+        "env": "test",
+        "deployment": "test",
+        "database_url": database.app_url,
+        "master_key": "5a" * 32,
+        "public_url": "http://127.0.0.1:1",
+        "s3_bucket": "unused",
+        "s3_access_key": "unused",
+        "s3_secret_key": "unused",
+        "policy_engine": "embedded",
+        "slack_api_base": slack_base,
+        "slack_signing_secret": "8f742231b10e8888abcd99yyyzzz85a5",
+        "slack_app_id": "A0DESK",
+        "lease_seconds": 30,
     }
     return Settings(**{**values, **changes})
 
@@ -183,8 +227,12 @@ def vault_of(bucket: Bucket) -> dict[str, Any]:
     """The settings of a real bucket with Object Lock."""
     account = bucket.account
     return {
-        "s3_endpoint": account.endpoint_url, "s3_region": account.region, "s3_bucket": bucket.name, "s3_access_key": account.access_key,
-        "s3_secret_key": account.secret_key, "retain_days": 1,
+        "s3_endpoint": account.endpoint_url,
+        "s3_region": account.region,
+        "s3_bucket": bucket.name,
+        "s3_access_key": account.access_key,
+        "s3_secret_key": account.secret_key,
+        "retain_days": 1,
     }
 
 
@@ -203,7 +251,14 @@ def settle(parts: Parts, slack: SlackSink, servicenow: ServiceNow, *, tenant: st
         for group in groups:
             admit.join(world.tenant, None, group, person)
     admit.deactivate(world.tenant, None, world.who["dan"])
-    admit.slack(world.tenant, team=TEAM if tenant else f"T{clock.random_hex(4).upper()}", app_id="A0DESK", bot_user="U0BOT", token="xoxb-test", channel="C0DESK")
+    admit.slack(
+        world.tenant,
+        team=TEAM if tenant else f"T{clock.random_hex(4).upper()}",
+        app_id="A0DESK",
+        bot_user="U0BOT",
+        token="xoxb-test",
+        channel="C0DESK",
+    )
     admit.connection(world.tenant, "servicenow", "dev1", servicenow.base_url, servicenow.user, servicenow.password)
     world.apply()
     return world
@@ -216,7 +271,9 @@ def slack_sink() -> Iterator[SlackSink]:
 
 
 @pytest.fixture(scope="module")
-def parts(database: postgres.Database, slack_sink: SlackSink, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
+def parts(
+    database: postgres.Database, slack_sink: SlackSink, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Parts]:
     """One installation of this test module: its own database, no bucket."""
     made = Parts(settings_for(database, slack_sink.api_base), "test", tmp_path_factory.mktemp("parts"))
     yield made
@@ -232,9 +289,13 @@ def world(parts: Parts, slack_sink: SlackSink, servicenow: ServiceNow) -> World:
 
 
 @pytest.fixture(scope="module")
-def sealing_parts(database: postgres.Database, bucket: Bucket, slack_sink: SlackSink, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
+def sealing_parts(
+    database: postgres.Database, bucket: Bucket, slack_sink: SlackSink, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Parts]:
     """The same with a real bucket that locks objects."""
-    made = Parts(settings_for(database, slack_sink.api_base, **vault_of(bucket)), "test", tmp_path_factory.mktemp("parts"))
+    made = Parts(
+        settings_for(database, slack_sink.api_base, **vault_of(bucket)), "test", tmp_path_factory.mktemp("parts")
+    )
     yield made
     made.close()
 
@@ -243,5 +304,3 @@ def sealing_parts(database: postgres.Database, bucket: Bucket, slack_sink: Slack
 def sealing_world(sealing_parts: Parts, slack_sink: SlackSink, servicenow: ServiceNow) -> World:
     """A tenant whose runs can be sealed."""
     return settle(sealing_parts, slack_sink, servicenow)
-
-
