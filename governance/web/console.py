@@ -1,0 +1,420 @@
+"""The console: sign in, runs, approvals, workflows and people, as pages that work without a script."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from engine.errors import CallerError, Refused, TwokeysError
+from engine.gate.action import Action
+from governance.commands.decide import Press
+from governance.store import approvals, people, templates, views
+from governance.store.people import Profile
+from governance.store.unit import Unit
+from governance.store.views import Page
+from governance.web import problems, questions, story
+from governance.web.auth import NotSignedIn, Session, Sessions, by_token, check_reader, dedupe_key, reader
+from governance.web.evidence import download, receipts
+from governance.web.forms import read_form
+from governance.web.render import Pages
+from governance.web.seams import Seams
+
+page_rows = 50
+queue_rows = 20
+
+_notes = {
+    "canceled": "Asked to cancel. What is in flight may finish; nothing new starts.",
+    "happened": "Recorded that it happened. The run goes on.",
+    "did_not": "Recorded that it did not happen.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request to the console: what was asked, by which browser."""
+
+    path: str
+    params: dict[str, str]
+    query: dict[str, str]
+    form: dict[str, str]
+    session: Session | None
+
+
+class SignInFirst(Exception):
+    """Whoever browses must act: the page is for people who have signed in."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(why)
+        self.path = path
+        self.why = why
+
+
+Work = Callable[["Console", Visit], Response]
+
+
+class Console:
+    """All pages; each is one function of a visit."""
+
+    def __init__(self, seams: Seams, pages: Pages) -> None:
+        self.seams = seams
+        self.pages = pages
+        self.sessions = Sessions(seams.session_key, seams.now, seams.random_hex, secure=seams.secure)
+
+    def routes(self) -> list[Route]:
+        """Every address of the console."""
+        table: tuple[tuple[str, str, Work], ...] = (
+            ("GET", "/", Console.front),
+            ("GET", "/sign-in", Console.sign_in),
+            ("POST", "/sign-in", Console.signing_in),
+            ("POST", "/sign-out", Console.sign_out),
+            ("GET", "/runs", Console.runs),
+            ("GET", "/runs/{run}", Console.run),
+            ("POST", "/runs/{run}/cancel", Console.cancel),
+            ("POST", "/runs/{run}/resolve", Console.resolve),
+            ("GET", "/runs/{run}/bundle", Console.bundle),
+            ("GET", "/approvals", Console.queue),
+            ("GET", "/approvals/{approval}", Console.approval),
+            ("POST", "/approvals/{approval}", Console.decide),
+            ("GET", "/workflows", Console.workflows),
+            ("GET", "/people", Console.people),
+            ("GET", "/trust", Console.trust),
+        )
+        return [Route(path, self._endpoint(work), methods=[method]) for method, path, work in table]
+
+    def _endpoint(self, work: Work) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            form = await read_form(request) if request.method == "POST" else {}
+            session = self.sessions.read(request.cookies.get(self.sessions.cookie, ""))
+            where = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            visit = Visit(where, dict(request.path_params), dict(request.query_params), form, session)
+            try:
+                return await run_in_threadpool(work, self, visit)
+            except SignInFirst as first:
+                to = "/sign-in?" + urlencode(
+                    {"next": first.path, "why": first.why} if first.why else {"next": first.path}
+                )
+                return (
+                    self._forget(RedirectResponse(to, 303)) if session and session.tenant else RedirectResponse(to, 303)
+                )
+
+        return endpoint
+
+    # --- who is there -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def opened(self, visit: Visit) -> Iterator[tuple[Unit, Profile]]:
+        """A reading unit of the visitor's tenant; the token is still linked and the person active, at this moment."""
+        session = self.session(visit)
+        with self.seams.database.unit(session.tenant, write=False) as unit:
+            try:
+                me = reader(unit, session.caller)
+            except NotSignedIn:
+                raise SignInFirst(_back(visit), "revoked") from None
+            except Refused as refused:
+                raise SignInFirst(_back(visit), refused.code) from None
+            yield unit, me
+
+    def session(self, visit: Visit) -> Session:
+        """The session of somebody who has signed in."""
+        if visit.session is None or not visit.session.tenant:
+            raise SignInFirst(_back(visit), "")
+        return visit.session
+
+    def acting(self, visit: Visit) -> Session:
+        """The same for a form, which must come from a page of this very session."""
+        session = self.session(visit)
+        self.sessions.check_csrf(session, visit.form.get("csrf", ""))
+        with self.opened(visit):
+            return session
+
+    def show(self, visit: Visit, template: str, values: dict[str, Any], status: int = 200) -> Response:
+        """A page for somebody who has signed in."""
+        session = self.session(visit)
+        with self.opened(visit) as (unit, me):
+            tenant = people.tenant(unit)
+            count = views.waiting_count(unit)
+            now = unit.now()
+        frame = {
+            "me": me, "tenant": tenant, "csrf": self.sessions.csrf(session), "now": now, "waiting_count": count, "here": visit.path,
+            "error": "", "note": _notes.get(visit.query.get("done", ""), ""), "once": self.seams.random_hex(8),
+        }  # fmt: skip
+        return self.pages.page(template, {**frame, **values}, status)
+
+    def _forget(self, response: Response) -> Response:
+        response.delete_cookie(
+            self.sessions.cookie, path="/", secure=self.sessions.secure, httponly=True, samesite="lax"
+        )
+        return response
+
+    def _remember(self, response: Response, session: Session) -> Response:
+        response.set_cookie(
+            self.sessions.cookie, self.sessions.write(session), max_age=8 * 3600, path="/", secure=self.sessions.secure, httponly=True,
+            samesite="lax",
+        )  # fmt: skip
+        return response
+
+    # --- sign in and out ----------------------------------------------------------------------------------------------
+
+    def front(self, visit: Visit) -> Response:
+        """GET /: the queue when something waits, else the runs."""
+        self.session(visit)
+        with self.opened(visit) as (unit, _):
+            waits = views.waiting_count(unit)
+        return RedirectResponse("/approvals" if waits else "/runs", 303)
+
+    def sign_in(self, visit: Visit, error: str = "", status: int = 200) -> Response:
+        """GET /sign-in."""
+        whys = {
+            "revoked": "Your token has been revoked. Ask an owner of your tenant for a new one.",
+            "inactive": "Your account is deactivated. Ask an owner of your tenant.",
+            "signed_out": "You are signed out.",
+        }
+        session = self.sessions.anonymous()
+        values = {
+            "csrf": self.sessions.csrf(session), "error": error, "note": whys.get(visit.query.get("why", ""), ""),
+            "next": local_path(visit.form.get("next", "") or visit.query.get("next", "")),
+        }  # fmt: skip
+        return self._remember(self.pages.page("sign_in.html", values, status), session)
+
+    def signing_in(self, visit: Visit) -> Response:
+        """POST /sign-in: a token for a session."""
+        try:
+            self.sessions.check_csrf(visit.session, visit.form.get("csrf", ""))
+            caller = by_token(self.seams.route, visit.form.get("token", "").strip())
+            check_reader(self.seams.database, caller)
+        except Refused as refused:
+            return self.sign_in(visit, sentence(refused), problems.status_of(refused))
+        return self._remember(
+            RedirectResponse(local_path(visit.form.get("next", "")), 303), self.sessions.signed_in(caller)
+        )
+
+    def sign_out(self, visit: Visit) -> Response:
+        """POST /sign-out."""
+        self.sessions.check_csrf(self.session(visit), visit.form.get("csrf", ""))
+        return self._forget(RedirectResponse("/sign-in?why=signed_out", 303))
+
+    # --- runs ---------------------------------------------------------------------------------------------------------
+
+    def runs(self, visit: Visit) -> Response:
+        """GET /runs."""
+        state, workflow = visit.query.get("state", ""), visit.query.get("workflow", "")
+        if state and state not in views.STATES:
+            raise CallerError(
+                f"{state[:40]!r} is not a state", code="unknown_state", field="state", next_step="use the filter"
+            )
+        with self.opened(visit) as (unit, _):
+            rows = views.runs(
+                unit, state=state, workflow=workflow, after=read_page(visit.query.get("after", "")), limit=page_rows + 1
+            )
+            values = {
+                "rows": rows[:page_rows], "state": state, "workflow": workflow, "states": story.STATES, "all_states": views.STATES,
+                "counts": views.open_counts(unit), "workflows": views.workflows_run(unit), "names": names(unit),
+                "next": _next("/runs", rows, {"state": state, "workflow": workflow}), "first": "after" not in visit.query,
+            }  # fmt: skip
+        return self.show(visit, "runs.html", values)
+
+    def run(self, visit: Visit, error: str = "", status: int = 200) -> Response:
+        """GET /runs/{run}."""
+        name = visit.params["run"]
+        with self.opened(visit) as (unit, me):
+            run = views.run(unit, name)
+            steps = views.steps(unit, name)
+            asked = [questions.load(unit, one, me, "") for one in approvals.of_run(unit, name)]
+            known = people.profiles(unit)
+            entries = views.happened(unit, name)
+            values = {
+                "run": run, "steps": steps, "asked": asked, "names": {p.person: p.name for p in known.values()},
+                "why": story.why(run, steps, asked, unit.now()), "verdicts": views.verdicts(unit, name), "bundle": views.bundle(unit, name),
+                "receipts": receipts(unit, self.seams.verify, name), "lines": [(one, *story.line(one.entry, known)) for one in entries],
+                "error": error, "typed": visit.form, "unknown": [s for s in steps if s.state == "unknown"],
+                "step_names": {s.promise: s.step for s in steps}, "action_rows": _rows,
+            }  # fmt: skip
+        return self.show(visit, "run.html", values, status)
+
+    def cancel(self, visit: Visit) -> Response:
+        """POST /runs/{run}/cancel."""
+        session, run = self.acting(visit), visit.params["run"]
+        try:
+            reason = visit.form.get("reason", "").strip()
+            if not reason:
+                raise CallerError("say why, so that others can read it", code="reason_required", field="reason")
+            self.seams.cancel.cancel(session.tenant, session.caller.actor, run, reason)
+        except TwokeysError as refused:
+            return self.run(visit, *_told(refused))
+        return RedirectResponse(f"/runs/{quote(run, safe='')}?done=canceled", 303)
+
+    def resolve(self, visit: Visit) -> Response:
+        """POST /runs/{run}/resolve: a person's word about an outcome that nobody knows."""
+        session, run = self.acting(visit), visit.params["run"]
+        how, promise = visit.form.get("how", ""), visit.form.get("promise", "")
+        try:
+            reason = visit.form.get("reason", "").strip()
+            self.seams.resolve.resolve(session.tenant, session.caller.actor, run, promise, how, reason)
+        except TwokeysError as refused:
+            return self.run(visit, *_told(refused))
+        return RedirectResponse(f"/runs/{quote(run, safe='')}?done={quote(how, safe='')}", 303)
+
+    def bundle(self, visit: Visit) -> Response:
+        """GET /runs/{run}/bundle."""
+        session = self.session(visit)
+        with self.opened(visit):
+            pass
+        return download(self.seams, session.caller, visit.params["run"])
+
+    def trust(self, visit: Visit) -> Response:
+        """GET /trust: what an auditor pins, best fetched once and kept."""
+        session = self.session(visit)
+        with self.opened(visit):
+            pass
+        headers = {"Content-Disposition": f'attachment; filename="{session.tenant}-trust.txt"'}
+        return Response(self.seams.trust(session.tenant), media_type="text/plain; charset=utf-8", headers=headers)
+
+    # --- approvals ----------------------------------------------------------------------------------------------------
+
+    def queue(self, visit: Visit) -> Response:
+        """GET /approvals: what waits, the nearest deadline first."""
+        with self.opened(visit) as (unit, me):
+            found = views.waiting(unit, read_page(visit.query.get("after", "")), queue_rows + 1)
+            asked = [questions.load(unit, approval, me, "") for approval, _ in found[:queue_rows]]
+        more = found[queue_rows - 1] if len(found) > queue_rows else None
+        values = {"asked": asked, "next": f"/approvals?after={write_page(Page(more[1], more[0]))}" if more else ""}
+        return self.show(visit, "approvals.html", values)
+
+    def approval(self, visit: Visit, answer: tuple[bool, str] | None = None, status: int = 200) -> Response:
+        """GET /approvals/{approval}: the whole of one request."""
+        session = self.session(visit)
+        with self.opened(visit) as (unit, me):
+            question = questions.load(unit, visit.params["approval"], me, "")
+            values = {
+                "q": question, "r": question.record, "names": names(unit), "answer": answer, "typed": visit.form,
+                "stale": bool(question.step_up_seconds) and not self.sessions.is_fresh(session, question.step_up_seconds),
+            }  # fmt: skip
+        return self.show(visit, "approval.html", values, status)
+
+    def decide(self, visit: Visit) -> Response:
+        """POST /approvals/{approval}: a key or a rejection, bound to what this page showed."""
+        session = self.acting(visit)
+        approval, form = visit.params["approval"], visit.form
+        with self.opened(visit) as (unit, me):
+            question = questions.load(unit, approval, me, "")
+        kind = form.get("kind", "")
+        if (
+            kind == "key"
+            and question.step_up_seconds
+            and not self._stepped_up(session, question, form.get("token", ""))
+        ):
+            said = "Policy wants a fresh sign-in for this key: enter your personal token again. Nothing was recorded."
+            return self.approval(visit, (False, said), 403)
+        # The action's digest is checked where keys are counted; a page that showed other words is as stale as another digest.
+        unchanged = form.get("shown", "") == question.shown
+        answer = self.seams.decide.decide(
+            Press(
+                tenant=session.tenant, approval=approval, actor_kind="token", actor_ref=session.ref, kind=kind,
+                digest16=form.get("digest16", "") if unchanged else "", card_rev=question.record.card_rev, via="console",
+                reason=form.get("reason", "").strip(), dedupe_key=dedupe_key("console", session.caller, approval, form.get("once", "")),
+                blocks_sha256=question.shown,
+            )
+        )  # fmt: skip
+        status = 200 if answer.ok else problems.status_of(Refused(answer.sentence, code=answer.code))
+        return self.approval(visit, (answer.ok, answer.sentence), 403 if status == 401 else status)
+
+    def _stepped_up(self, session: Session, question: questions.Question, token: str) -> bool:
+        """A session of the last minutes, or the same person's token typed again."""
+        if self.sessions.is_fresh(session, question.step_up_seconds):
+            return True
+        try:
+            caller = by_token(self.seams.route, token.strip())
+            return caller.tenant == session.tenant and check_reader(self.seams.database, caller).person == (
+                check_reader(self.seams.database, session.caller).person
+            )
+        except Refused:
+            return False
+
+    # --- workflows and people -----------------------------------------------------------------------------------------
+
+    def workflows(self, visit: Visit) -> Response:
+        """GET /workflows: every version."""
+        with self.opened(visit) as (unit, _):
+            values = {"rows": templates.listed(unit), "names": names(unit)}
+        return self.show(visit, "workflows.html", values)
+
+    def people(self, visit: Visit) -> Response:
+        """GET /people."""
+        with self.opened(visit) as (unit, _):
+            values = {"rows": views.people(unit), "groups": views.groups(unit)}
+        return self.show(visit, "people.html", values)
+
+
+def names(unit: Unit) -> dict[str, str]:
+    """What people are called."""
+    return {p.person: p.name for p in people.profiles(unit).values()}
+
+
+def sentence(error: TwokeysError) -> str:
+    """An error as a person reads it."""
+    text = error.reason[:1].upper() + error.reason[1:]
+    return f"{text}. {error.next_step[:1].upper()}{error.next_step[1:]}." if error.next_step else text + "."
+
+
+def _rows(action: Action) -> list[tuple[str, str, str]]:
+    """Each field of an action as it was and as it would be."""
+    before = dict(action.preconditions)
+    return [(f.name, before.get(f.name, ""), f.value) for f in action.fields]
+
+
+def _back(visit: Visit) -> str:
+    """Where to go on after sign-in; a form is never sent again."""
+    return "/" if visit.form else visit.path
+
+
+def _told(error: TwokeysError) -> tuple[str, int]:
+    return sentence(error), problems.status_of(error)
+
+
+def local_path(wanted: str) -> str:
+    """Where to go after sign-in: an address of ours, never another site's."""
+    plain = (
+        wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and wanted.isascii() and wanted.isprintable()
+    )
+    return wanted if plain and "\\" not in wanted else "/"
+
+
+def write_page(page: Page) -> str:
+    """A place in a list, for a URL."""
+    at = page.at.astimezone(datetime.UTC).isoformat()
+    return base64.urlsafe_b64encode(json.dumps([at, page.id]).encode()).decode().rstrip("=")
+
+
+def read_page(text: str) -> Page | None:
+    """The place that a URL names; None for the first page."""
+    if not text:
+        return None
+    try:
+        at, name = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        moment = datetime.datetime.fromisoformat(at)
+        if type(name) is not str or moment.tzinfo is None:
+            raise ValueError
+    except (ValueError, TypeError, RecursionError):
+        raise CallerError(
+            "this is not a place in the list", code="bad_cursor", field="after", next_step="start at page one"
+        ) from None
+    return Page(moment, name.replace("\x00", ""))
+
+
+def _next(path: str, rows: tuple[views.RunView, ...], query: dict[str, str]) -> str:
+    if len(rows) <= page_rows:
+        return ""
+    last = rows[page_rows - 1]
+    kept = {name: value for name, value in query.items() if value}
+    return f"{path}?" + urlencode({**kept, "after": write_page(Page(last.created_at, last.run))})

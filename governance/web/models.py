@@ -1,0 +1,286 @@
+"""The shapes of /v1: what is read is exactly this and nothing else, and the OpenAPI document is made from the same classes."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from engine.limits import reason_chars_max
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+Ref = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/@-]{1,128}$")]
+Reason = Annotated[str, Field(max_length=reason_chars_max)]
+Sha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+# --- in ---------------------------------------------------------------------------------------------------------------
+
+
+class StartRun(_Shape):
+    """Start a run of the active version of a workflow; the same `ref` again finds the same run."""
+
+    workflow: Name
+    input: dict[str, Any]
+    ref: Ref | None = None
+
+
+class CancelRun(_Shape):
+    """Ask for the end of a run."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=reason_chars_max)]
+
+
+class ResolveRun(_Shape):
+    """Say what happened to an operation whose outcome nobody knows."""
+
+    promise: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)*$", max_length=100)]
+    how: Literal["happened", "did_not"]
+    reason: Annotated[str, Field(min_length=1, max_length=reason_chars_max)]
+
+
+class DecideApproval(_Shape):
+    """Give a key or reject; `digest16` is the start of the action's digest as it was shown to you."""
+
+    kind: Literal["key", "reject"]
+    digest16: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    reason: Reason = ""
+
+
+class ListRuns(_Shape):
+    """Filter and place of a list of runs."""
+
+    state: str = ""
+    workflow: str = ""
+    after: str = ""
+
+
+class ListApprovals(_Shape):
+    """Place in the list of what waits."""
+
+    after: str = ""
+
+
+# --- out --------------------------------------------------------------------------------------------------------------
+
+
+class BegunOut(_Shape):
+    """The run that a start came to; `new` is false when this reference had started it before."""
+
+    run: str
+    new: bool
+
+
+class RunOut(_Shape):
+    """A run as listed."""
+
+    run: str
+    workflow: str
+    version: str
+    state: str
+    trigger_type: str
+    trigger_ref: str
+    started_by: str
+    created_at: datetime.datetime
+    started_at: datetime.datetime | None
+    ended_at: datetime.datetime | None
+
+
+class RunsOut(_Shape):
+    """One page; `next` is the value of `after` for the next one, empty at the end."""
+
+    runs: list[RunOut]
+    next: str
+
+
+class StepOut(_Shape):
+    """One operation of a run."""
+
+    promise: str
+    step: str
+    tool: str
+    kind: str
+    state: str
+    attempt: int
+    approval: str
+    last_error: str
+    next_eligible_at: datetime.datetime | None
+
+
+class VerdictOut(_Shape):
+    """What policy decided about one action."""
+
+    promise: str
+    n: int
+    at: datetime.datetime
+    purpose: str
+    effect: str
+    tier: str
+    keys: int
+    reasons: list[tuple[str, str]]
+    action_sha256: Sha256
+    policy_revision: str
+    engine: str
+
+
+class ReceiptOut(_Shape):
+    """What an attempt came to; `sound` says that its signature holds."""
+
+    promise: str
+    key: str
+    attempt: int
+    n: int
+    status: str
+    at: datetime.datetime
+    how: str
+    resolved_by: str
+    reversible: bool
+    error: str
+    sha256: Sha256
+    key_id: str
+    sound: bool
+
+
+class BundleOut(_Shape):
+    """How far the evidence is."""
+
+    state: str
+    sha256: Sha256
+    size: int
+    object_key: str
+    version_id: str
+    retain_until: datetime.datetime | None
+    sealed_at: datetime.datetime | None
+
+
+class RunDetailOut(RunOut):
+    """A run with everything that happened in it."""
+
+    why: str
+    waits_until: datetime.datetime | None
+    definition_sha256: Sha256
+    cancel_requested: bool
+    steps: list[StepOut]
+    verdicts: list[VerdictOut]
+    approvals: list[str]
+    receipts: list[ReceiptOut]
+    bundle: BundleOut | None
+
+
+class StateOut(_Shape):
+    """Where the run stands after an order."""
+
+    run: str
+    state: str
+
+
+class ResolvedOut(StateOut):
+    """Where the run stands after a person's word."""
+
+    promise: str
+    how: str
+
+
+class KeyOut(_Shape):
+    """A recorded decision."""
+
+    person: str
+    kind: str
+    at: datetime.datetime
+    via: str
+    reason: str
+
+
+class ApprovalOut(_Shape):
+    """One request: the whole action, what is needed, who may hold a key, what was given."""
+
+    approval: str
+    status: str
+    run: str
+    workflow: str
+    version: str
+    step: str
+    tier: str
+    keys: int
+    given: int
+    counts: list[tuple[str, int]]
+    groups: list[str]
+    requested_by: str
+    requested_at: datetime.datetime
+    expires_at: datetime.datetime
+    summary: str
+    connector: str
+    operation: str
+    kind: str
+    reversible: bool
+    target: dict[str, str]
+    changes: list[tuple[str, str, str]]
+    amount: str
+    reasons: list[tuple[str, str]]
+    policy_revision: str
+    action_sha256: Sha256
+    digest16: str
+    holders: list[str]
+    excluded: list[tuple[str, str]]
+    decisions: list[KeyOut]
+    refused_to_you: str
+
+
+class ApprovalsOut(_Shape):
+    """What waits, the nearest deadline first."""
+
+    approvals: list[ApprovalOut]
+    next: str
+
+
+class DecidedOut(_Shape):
+    """The answer to a decision."""
+
+    code: str
+    sentence: str
+    status: str
+    given: int
+    needed: int
+
+
+class JournalRowOut(_Shape):
+    """One commit of a run's journal."""
+
+    first_seq: int
+    head: Sha256
+    entries: list[dict[str, Any]]
+
+
+class JournalOut(_Shape):
+    """The journal of a run, as it is replayed."""
+
+    run: str
+    rows: list[JournalRowOut]
+
+
+class PublishedOut(_Shape):
+    """What became of a workflow file."""
+
+    name: str
+    version: str
+    digest: str
+    state: str
+
+
+class ProblemOut(BaseModel):
+    """An error (RFC 9457); `code` is for machines, `detail` and `next_step` are for people."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    field: str = ""
+    next_step: str = ""

@@ -1,0 +1,43 @@
+"""What wiring hands to the web application: the commands, the reads, and nothing that drives a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from starlette.routing import BaseRoute
+
+from governance.commands.cancel import Cancel
+from governance.commands.decide import Decide
+from governance.commands.publish import Publish
+from governance.commands.resolve import Resolve
+from governance.commands.start import Start
+from governance.store.unit import Database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seams:
+    """Every callable takes the tenant that a token, a session or a route has named."""
+
+    database: Database
+    route: Callable[[str, str], str | None]  # kind, ref of an outside identity -> its tenant
+    start: Start
+    decide: Decide
+    cancel: Cancel
+    resolve: Resolve
+    publish: Publish
+    unseal: Callable[[str, str, bytes], str]  # tenant, purpose, sealed
+    verify: Callable[[str, str, bytes, bytes], bool]  # tenant, key id, data, signature
+    fetch: Callable[[str, str], bytes]  # object key, version id -> the stored bundle
+    trust: Callable[[str], str]  # the trust policy of a tenant, as an auditor pins it
+    slack: Sequence[BaseRoute]
+    session_key: bytes
+    public_url: str
+    deployment: str
+    now: Callable[[], int]  # whole seconds since 1970
+    random_hex: Callable[[int], str]
+
+    @property
+    def secure(self) -> bool:
+        """Whether browsers reach us by https."""
+        return self.public_url.startswith("https://")

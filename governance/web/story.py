@@ -1,0 +1,183 @@
+"""What happened to a run in sentences: the state in a word, why it waits and for whom, and one line for each entry."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.ledger.entries import Entry
+from governance.store.people import Profile
+from governance.store.views import RunView, StepView
+from governance.web.questions import REFUSALS, Question
+from governance.web.text import lasted
+
+# State -> what people read and how it feels.
+STATES = {
+    "queued": ("Queued", "plain"),
+    "running": ("Running", "busy"),
+    "waiting_approval": ("Waits for people", "hold"),
+    "unknown": ("Outcome unknown", "alarm"),
+    "failed_retryable": ("Tries again", "hold"),
+    "succeeded": ("Succeeded", "good"),
+    "failed_terminal": ("Failed", "bad"),
+    "canceled": ("Canceled", "plain"),
+    # of steps only
+    "ready": ("Ready", "plain"),
+    # of approvals
+    "requested": ("Waits for keys", "hold"),
+    "approved": ("Approved", "good"),
+    "rejected": ("Rejected", "bad"),
+    "expired": ("Expired", "bad"),
+    # of verdicts and receipts
+    "allow": ("Allowed", "good"),
+    "deny": ("Denied", "bad"),
+    "needs_approval": ("Needs keys", "hold"),
+    "ok": ("Done", "good"),
+    "error": ("Error", "bad"),
+    "timeout": ("Timed out", "bad"),
+    # of bundles
+    "frozen": ("Frozen", "plain"),
+    "built": ("Built", "busy"),
+    "uploaded": ("Uploaded", "busy"),
+    "sealed": ("Sealed", "good"),
+    # of templates
+    "active": ("Active", "good"),
+    "draft": ("Draft", "plain"),
+    "paused": ("Paused", "hold"),
+    "archived": ("Archived", "plain"),
+}
+VIA = {
+    "slack_button": "in Slack",
+    "slack_modal": "in Slack, after the full view",
+    "console": "in the console",
+    "api": "by the API",
+    "cli": "by the command line",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """One sentence: why a run is where it is and for whom it waits; `until` when the waiting has an end."""
+
+    text: str
+    until: datetime.datetime | None = None
+
+
+def why(run: RunView, steps: Sequence[StepView], asked: Sequence[Question], now: datetime.datetime) -> Why:
+    """The one sentence of the head of the page."""
+    if run.ended_at is not None:
+        return _ended(run, steps)
+    unknown = next((s for s in steps if s.state == "unknown"), None)
+    if unknown is not None:
+        return Why(
+            f"Nobody knows whether “{unknown.step}” happened; a person who did not ask for it must say so below."
+        )
+    question = next((q for q in asked if q.is_open), None)
+    if question is not None:
+        return _asked(question)
+    if run.cancel_requested:
+        return Why("Is being canceled; what is in flight may finish, nothing new starts.")
+    parked = next((s for s in steps if s.work == "parked" and s.state not in ("unknown", "succeeded")), None)
+    if parked is not None:
+        return Why(
+            f"“{parked.step}” is parked after {parked.faults} faults and waits for the operator: {parked.last_error}"
+        )
+    again = next((s for s in steps if s.state == "failed_retryable"), None)
+    if again is not None:
+        return Why(f"“{again.step}” is tried again by itself ({again.last_error}), at", again.next_eligible_at)
+    busy = next((s for s in steps if s.state in ("ready", "running")), None)
+    if busy is not None:
+        return Why(f"“{busy.step}” is being worked on; it waits for nobody.")
+    if run.state == "queued":
+        return Why(f"Waits for a free worker since {lasted(run.created_at, now)}; no person is needed.")
+    return Why("Is being worked on; it waits for nobody.")
+
+
+def _ended(run: RunView, steps: Sequence[StepView]) -> Why:
+    assert run.ended_at is not None
+    took = lasted(run.started_at or run.created_at, run.ended_at)
+    if run.state == "succeeded":
+        return Why(f"Ended well after {took}; it waits for nobody.")
+    if run.state == "canceled":
+        return Why(f"Was canceled after {took}; it waits for nobody.")
+    failed = next((s for s in reversed(steps) if s.state == "failed_terminal"), None)
+    reason = f" at “{failed.step}”: {failed.last_error}" if failed is not None else ""
+    return Why(f"Failed after {took}{reason}")
+
+
+def _asked(question: Question) -> Why:
+    left = max(0, question.needed - question.given)
+    keys = "1 key" if left == 1 else f"{left} keys of different people"
+    names = [p.name for p in question.holders]
+    who = (
+        join_or(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        if names
+        else "nobody who is here now"
+    )
+    more = f" after {question.given} of {question.needed}" if question.given else ""
+    return Why(f"“{question.record.step}” waits for {keys}{more}, from {who}, until", question.expires_at)
+
+
+def join_or(words: Sequence[str]) -> str:
+    """`A`, `A or B`, `A, B or C`."""
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+# One line for each type of entry: tone and words, filled from its body. A type without a line is shown by its name.
+_lines = {
+    "run.queued": ("plain", "Queued: {workflow} {version}, by {trigger_type}"),
+    "run.started": ("plain", "A worker took it up"),
+    "action.proposed": ("plain", "“{step}” proposes {connector}.{operation} ({kind}, {risk} risk)"),
+    "verdict.given": ("plain", "Policy: {effect_words}{reasons_words}"),
+    "approval.asked": ("hold", "{keys} keys asked of {groups_words}"),
+    "key.given": ("good", "{person} gave key {given} of {needed}, {via_words}"),
+    "key.refused": ("bad", "{person} was refused: {code_words}{count_words}"),
+    "approval.released": ("good", "Released by {persons_words}"),
+    "approval.rejected": ("bad", "{person} rejected it"),
+    "approval.expired": ("bad", "The request expired unanswered"),
+    "approval.canceled": ("plain", "The request was withdrawn ({why})"),
+    "effect.intended": ("plain", "Attempt {attempt} begins"),
+    "effect.receipted": ("plain", "Attempt {attempt}: {status}"),
+    "effect.unknown": ("alarm", "Attempt {attempt}: nobody knows whether it happened"),
+    "effect.resolved": ("hold", "{person} said: {how_words}"),
+    "effect.retried": ("hold", "Attempt {attempt} failed ({error_class}); it is tried again"),
+    "effect.reused": ("plain", "It had happened already, in run {run}; the receipt is reused"),
+    "step.completed": ("good", "“{step}” is done"),
+    "step.failed": ("bad", "“{step}” failed: {error_class}"),
+    "cancel.requested": ("hold", "{person} asked to cancel"),
+    "run.closed": ("plain", "The run is over: {status}"),
+    "evidence.sealed": ("good", "The evidence bundle is sealed"),
+    "evidence.downloaded": ("plain", "{person} downloaded the bundle"),
+}
+_effects = {"allow": ("good", "allowed"), "deny": ("bad", "denied"), "needs_approval": ("hold", "people must agree")}
+_said = {"happened": "it happened", "did_not": "it did not happen"}
+
+
+def line(entry: Entry, names: Mapping[str, Profile]) -> tuple[str, str]:
+    """(tone, sentence) of an entry, with people by their names, which only the tenant's own pages show."""
+    if entry.type not in _lines:
+        return "plain", entry.type
+    tone, words = _lines[entry.type]
+    body = dict(entry.body)
+    known = {name: p.name for name, p in names.items()}
+    if "person" in body:
+        body["person"] = known.get(body["person"], body["person"] or "Somebody who is linked to nobody")
+    if entry.type == "verdict.given":
+        tone, body["effect_words"] = _effects.get(body["effect"], ("plain", str(body["effect"])))
+        body["reasons_words"] = f" ({', '.join(body['reasons'])})" if body["reasons"] else ""
+    if entry.type == "effect.receipted":
+        tone = STATES.get(body["status"], ("", "plain"))[1]
+    body["groups_words"] = join_or([f"@{group}" for group in body.get("groups", ())]) or "nobody"
+    body["persons_words"] = join_and([known.get(one, one) for one in body.get("persons", ())])
+    body["via_words"] = VIA.get(str(body.get("via", "")), str(body.get("via", "")))
+    body["code_words"] = REFUSALS.get(str(body.get("code", "")), str(body.get("code", "")))
+    body["count_words"] = f" ({body['count']} times)" if body.get("count", 1) != 1 else ""
+    body["how_words"] = _said.get(str(body.get("how", "")), str(body.get("how", "")))
+    text = words.format_map(body)
+    return tone, text.replace("1 keys", "1 key") if body.get("keys") == 1 else text
+
+
+def join_and(words: Sequence[str]) -> str:
+    """`A`, `A and B`, `A, B and C`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
