@@ -238,7 +238,7 @@ class Console:
                 "why": story.why(run, steps, asked, unit.now()), "verdicts": views.verdicts(unit, name), "bundle": views.bundle(unit, name),
                 "receipts": receipts(unit, self.seams.verify, name), "lines": [(one, *story.line(one.entry, known)) for one in entries],
                 "error": error, "typed": visit.form, "unknown": [s for s in steps if s.state == "unknown"],
-                "step_names": {s.promise: s.step for s in steps}, "action_rows": _rows,
+                "step_names": {s.promise: s.step for s in steps}, "read_only": {s.promise: s.kind == "read" for s in steps}, "action_rows": _rows,
             }  # fmt: skip
         return self.show(visit, "run.html", values, status)
 

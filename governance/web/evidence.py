@@ -52,9 +52,13 @@ def _shown(tenant: str, row: ReceiptView, verify: Verify) -> Shown:
         return Shown(row, False, "", "", False, broken.reason, "", (), digest)
     payload: dict[str, Any] = decode(receipt.payload)
     error = ": ".join(part for part in (payload["error_class"], payload["message"]) if part)
-    reverse = tuple((str(name), str(value)) for name, value in payload["how_to_reverse"].items())
+    reverse = tuple((str(name), _words(value)) for name, value in payload["how_to_reverse"].items())
     said = str(payload["response"].get("reason", "")) if receipt.how == "told" else ""
     return Shown(row, True, receipt.how, receipt.resolved_by, receipt.reversible, error, said, reverse, digest)
+
+
+def _words(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def download(seams: Seams, caller: Caller, run: str) -> Response:

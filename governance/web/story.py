@@ -129,7 +129,7 @@ _lines = {
     "run.queued": ("plain", "Queued: {workflow} {version}, by {trigger_type}"),
     "run.started": ("plain", "A worker took it up"),
     "action.proposed": ("plain", "“{step}” proposes {connector}.{operation} ({kind}, {risk} risk)"),
-    "verdict.given": ("plain", "Policy: {effect_words}{reasons_words}"),
+    "verdict.given": ("plain", "{policy_words}: {effect_words}{reasons_words}"),
     "approval.asked": ("hold", "{keys} keys asked of {groups_words}"),
     "key.given": ("good", "{person} gave key {given} of {needed}, {via_words}"),
     "key.refused": ("bad", "{person} was refused: {code_words}{count_words}"),
@@ -165,6 +165,7 @@ def line(entry: Entry, names: Mapping[str, Profile]) -> tuple[str, str]:
         body["person"] = known.get(body["person"], body["person"] or "Somebody who is linked to nobody")
     if entry.type == "verdict.given":
         tone, body["effect_words"] = _effects.get(body["effect"], ("plain", str(body["effect"])))
+        body["policy_words"] = "Policy, asked again" if body["purpose"] == "recheck" else "Policy"
         body["reasons_words"] = f" ({', '.join(body['reasons'])})" if body["reasons"] else ""
     if entry.type == "effect.receipted":
         tone = STATES.get(body["status"], ("", "plain"))[1]

@@ -54,6 +54,8 @@ def lasted(begun: datetime.datetime, ended: datetime.datetime) -> str:
 
 def span(seconds: int) -> str:
     """Seconds in the two largest units that say something."""
+    if seconds < 1:
+        return "less than a second"
     if seconds < 60:
         return f"{seconds} s"
     for size, name, smaller, small in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
