@@ -46,7 +46,7 @@ class Settings(BaseModel):
     opa_token: str = Field(default="", repr=False)
     opa_binary: str = Field(default="", description="absolute path of `opa`, for policy_engine=managed")
     slack_api_base: str = Field(default="https://slack.com/api/", min_length=8)
-    slack_signing_secret: str = Field(min_length=8, repr=False)
+    slack_signing_secret: str = Field(min_length=16, repr=False)
     slack_signing_secret_old: str = Field(default="", repr=False, description="the one before, during a rotation")
     slack_app_id: str = Field(min_length=1)
     lease_seconds: int = Field(default=30, ge=3, le=3600)

@@ -33,8 +33,7 @@ from governance.policy.pool import Pool, embedded, managed
 from governance.policy.server import Server
 from governance.policy.stored import opened
 from governance.settings import Settings
-from governance.slack import body as card_body
-from governance.slack.cards import Card, render
+from governance.slack.cards import Card, body_bytes, render
 from governance.slack.clicks import Clicks, Waiting
 from governance.slack.clicks import Seams as ClickSeams
 from governance.slack.delivery import Delivery
@@ -269,8 +268,8 @@ class Parts:
     @cached_property
     def worker(self) -> Worker:
         hands = Hands(
-            judge=self._judge, execute=self.execute, seal=self.seal, card_body=lambda record: jcs(card_body.compose(record).whole),
-            console_url=self.console_url, environment=self.settings.env,
+            judge=self._judge, execute=self.execute, seal=self.seal, card_body=body_bytes,
+            console_url=self.console_url,
         )  # fmt: skip
         name = f"{self.process}-{clock.random_hex(4)}"
         return Worker(self.database, hands, name=name, lease_seconds=self.settings.lease_seconds)
@@ -322,7 +321,7 @@ class Parts:
         ]  # fmt: skip
 
     def _tell(self, tenant: str, reply: Mapping[str, str], sentence: str) -> None:
-        if reply.get("channel") and reply.get("user"):
+        if reply.get("user"):
             with self.database.unit(tenant) as unit:
                 outbox.put(unit, "ephemeral", "", {**reply, "text": sentence})
 

@@ -40,7 +40,6 @@ class Hands:
     seal: Seal
     card_body: asking.CardBody
     console_url: Callable[[str], str]
-    environment: str
 
 
 @dataclass(slots=True)
@@ -321,7 +320,7 @@ class Worker:
         approval = f"ap_{clock.random_hex(8)}"
         asking.ask(
             drive.case, drive.around, ruling.action, ruling.judged, ruling.verdict_n, found, approval=approval,
-            card_body=self._hands.card_body, console_url=self._hands.console_url(approval), environment=self._hands.environment,
+            card_body=self._hands.card_body, console_url=self._hands.console_url(approval),
         )  # fmt: skip
 
     def _reuse(self, drive: _Drive, ruling: Reuse) -> Permit | None:

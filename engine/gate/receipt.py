@@ -60,7 +60,7 @@ class Receipt:
     """The envelope of S002-3.4 as stored bytes, with the executor's signature over them."""
 
     tenant: str
-    key: str
+    key_sha256: str
     attempt: int
     n: int
     status: str
@@ -85,7 +85,7 @@ class Receipt:
 
 
 _names = (
-    "tenant key attempt n status intent effect action_sha256 executor at resolved_by how payload reversible"
+    "tenant key_sha256 attempt n status intent effect action_sha256 executor at resolved_by how payload reversible"
 ).split()
 _origin = ("run", "workflow", "version", "definition", "instance_key", "promise", "issuer")
 
@@ -116,12 +116,16 @@ def write(
     n: int,
     at: str,
     executor: str,
+    key_sha256: str,
     key_id: str,
     sign: Callable[[bytes], bytes],
     resolved_by: str = "",
     how: str = "performed",
 ) -> Receipt:
-    """Make and sign the receipt of one attempt; `how` is performed, looked or told (by a person)."""
+    """Make and sign the receipt of one attempt; `how` is performed, looked or told (by a person).
+
+    `key_sha256` is the effect key as outsiders may see it: an HMAC under the tenant's key, because a key names its target.
+    """
     action = permit.action
     origin = Origin(action.run, action.workflow, action.version, action.definition, "", action.promise, action.step)
     payload = encode(
@@ -135,7 +139,7 @@ def write(
     )
     values: dict[str, Any] = {
         "tenant": action.tenant,
-        "key": permit.key,
+        "key_sha256": key_sha256,
         "attempt": permit.attempt,
         "n": n,
         "status": outcome.status,

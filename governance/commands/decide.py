@@ -155,10 +155,13 @@ class Decide:
         now: datetime.datetime,
     ) -> None:
         asked = found.asked
+        # What the clicker's card was posted with is on record; what the click repeats of it is only a claim.
+        blocks = approvals.posted_blocks(unit, asked.id) if press.via == "slack_button" else ""
+        blocks = blocks or press.blocks_sha256
         case.add(
             "vote", approval=asked.id, person=person.person, kind=press.kind, at=now, action_digest=asked.action_digest,
             card_digest=asked.card_digest, card_rev=press.card_rev or found.card_rev, policy_revision=found.verdict.policy_revision,
-            blocks_sha256=press.blocks_sha256, via=press.via, identity=f"{press.actor_kind}:{press.actor_ref}", reason=press.reason,
+            blocks_sha256=blocks, via=press.via, identity=f"{press.actor_kind}:{press.actor_ref}", reason=press.reason,
         )  # fmt: skip
         if press.kind == "key":
             case.note(
@@ -167,7 +170,7 @@ class Decide:
                     "approval": asked.id, "person": person.person, "level": person.level, "groups": list(person.groups),
                     "action_sha256": asked.action_digest.hex(), "card_sha256": asked.card_digest.hex(),
                     "card_rev": press.card_rev or found.card_rev, "policy_revision": found.verdict.policy_revision,
-                    "blocks_sha256": press.blocks_sha256, "via": press.via, "given": counted.given, "needed": counted.needed,
+                    "blocks_sha256": blocks, "via": press.via, "given": counted.given, "needed": counted.needed,
                 },
                 actor={"type": "person", "id": person.person},
             )  # fmt: skip

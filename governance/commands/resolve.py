@@ -8,7 +8,7 @@ from typing import Protocol
 from engine.errors import CallerError, Refused
 from engine.gate.permit import Permit, reopened
 from engine.gate.receipt import Outcome
-from engine.kernel import settle_cancel
+from engine.kernel import payload, settle_cancel
 from engine.limits import reason_chars_max
 from governance.commands.authority import Actor, allowed
 from governance.store import cases
@@ -69,12 +69,14 @@ class Resolve:
                 approval=row.approval,
                 deadline_seconds=0,
             )
-            said = {"told_by": person.person, "reason": reason}
+            kept = payload(case.origin.salt_key, f"{promise}/told/{row.attempt}", reason)
+            case.keep(kept.commit, kept.body)
+            said = {"told_by": person.person, "reason": kept.reference}
             if how == "happened":
                 outcome = Outcome("ok", response=said, result={})
             else:
                 outcome = Outcome(
-                    "rejected", response=said, error_class="did_not_happen", message=reason, retryable=True
+                    "rejected", response=said, error_class="did_not_happen", message="a person said so", retryable=True
                 )
             case.work_done.append((promise, "execute"))
             self._settles.settle(case, granted, outcome, how="told", person=person.person, keep=False)

@@ -160,16 +160,13 @@ def _outcome(answer: Answer, request: Mapping[str, Any], action: Action) -> Outc
             status == "error",
         )
     result = {name: record.get(name, "") for name in (*_shown, "sys_mod_count")}
-    response = {
-        "status": answer.status,
-        "number": record.get("number", ""),
-        "sys_mod_count": record.get("sys_mod_count", ""),
-    }
+    response = {"status": answer.status, "sys_mod_count": record.get("sys_mod_count", "")}
     undo: dict[str, Any] = {}
     if action.kind != "read":
-        before = dict(action.preconditions)
+        # The values to go back to stand in the recorded action's preconditions; a receipt travels and names no value.
         undo = {
             "operation": "update",
-            "fields": {f.name: before.get(f.name, "") for f in action.fields if f.name not in _appended},
+            "fields": [f.name for f in action.fields if f.name not in _appended],
+            "values": "preconditions",
         }
     return Outcome("ok", request, response, result, how_to_reverse=undo)

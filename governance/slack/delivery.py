@@ -91,7 +91,7 @@ class Delivery:
             return {
                 "kind": "ephemeral",
                 "tenant": row.tenant,
-                **{k: row.body[k] for k in ("channel", "user", "thread_ts", "text") if k in row.body},
+                **{k: row.body[k] for k in ("channel", "user", "thread_ts", "text", "url") if k in row.body},
             }
         if not ts:
             return (
@@ -106,12 +106,9 @@ class Delivery:
             with self._database.unit(row.tenant) as unit:
                 if row.kind == "card":
                     approvals.card_posted(
-                        unit,
-                        row.ref,
-                        sent.channel or job["channel"],
-                        sent.ts or job.get("ts", ""),
-                        place[2] if place else 1,
-                    )
+                        unit, row.ref, sent.channel or job["channel"], sent.ts or job.get("ts", ""), place[2] if place else 1,
+                        sent.blocks_sha256,
+                    )  # fmt: skip
                 outbox.sent(unit, row.id)
         elif sent.kind == "rejected" or row.tries >= tries_max:
             _say.error("slack refused", error=sent.error)

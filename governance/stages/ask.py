@@ -17,7 +17,7 @@ CardBody = Callable[[CardRecord], bytes]
 
 def ask(
     case: Case, around: Around, action: Action, judged: Judged, verdict_n: int, old: Recorded | None,
-    *, approval: str, card_body: CardBody, console_url: str, environment: str,
+    *, approval: str, card_body: CardBody, console_url: str,
 ) -> None:  # fmt: skip
     """Record the question and post its card. An older question about the same step is withdrawn, its keys void."""
     v, o = judged.verdict, case.origin
@@ -49,7 +49,9 @@ def ask(
         workflow=o.workflow, version=o.version, trigger=f"{o.trigger_type} {o.trigger_ref}", promise_state="waiting_approval",
         promise_error="", decided_at=None,
     )  # fmt: skip
-    body = card_body(card_record(shown, around.profiles, console_url=console_url, environment=environment))
+    body = card_body(
+        card_record(shown, around.profiles, console_url=console_url, environment=around.tenant.environment)
+    )
     card = card_digest(action.digest.hex(), body)
     case.add(
         "approval", approval=approval, promise=action.promise, action_digest=action.digest, card_digest=card, tier=v.tier, keys=empty.keys,

@@ -111,7 +111,7 @@ class Execute:
         """Record the receipt and what it means for the run: the step goes on, is tried again, ends, or waits for a person."""
         action, name = granted.action, case.promise_id(granted.action.promise)
         receipt = self._receipt(case, granted, outcome, how, person)
-        case.put_receipt(receipt)
+        case.put_receipt(receipt, granted.key)
         self._note(case, receipt, how, person)
         if receipt.status == "ok":
             case.finish(action.promise, ok=True, value=dict(outcome.result))
@@ -120,6 +120,7 @@ class Execute:
         if receipt.status == "unknown":
             case.touch(action.promise, state="unknown", last_error=f"{outcome.error_class}: {outcome.message}"[:500])
             case.put_work(action.promise, "execute", parked=True)
+            case.show_card(case.promises[action.promise].approval)
             case.posts.append(
                 (
                     "unknown",
@@ -174,7 +175,7 @@ class Execute:
         signer = self._signer(tenant)
         n = case.receipts_n.get((granted.key, granted.attempt), 0) + 1
         receipt = write(
-            granted, outcome, n=n, at=stamp(case.now), executor=self._executor, key_id=signer.key_id, sign=signer.sign,
+            granted, outcome, n=n, at=stamp(case.now), executor=self._executor, key_sha256=self._key(granted.action), key_id=signer.key_id, sign=signer.sign,
             resolved_by=person, how=how,
         )  # fmt: skip
         return self._read(tenant, receipt.body, receipt.signature, receipt.key_id)
@@ -185,7 +186,7 @@ class Execute:
     def _note(self, case: Case, receipt: Receipt, how: str, person: str) -> None:
         body = {
             "promise": receipt.origin.promise, "attempt": receipt.attempt, "n": receipt.n,
-            "key_sha256": hashed(self._hash_key(receipt.tenant), "effect-key", receipt.key), "action_sha256": receipt.action_sha256,
+            "key_sha256": receipt.key_sha256, "action_sha256": receipt.action_sha256,
             "receipt_sha256": receipt.sha256.hex(), "signed_by": receipt.key_id,
         }  # fmt: skip
         if receipt.status == "unknown":

@@ -160,12 +160,12 @@ def card_place(unit: Unit, approval: str) -> tuple[str, str, int, int] | None:
     return None if row is None else (row[0], row[1], row[2], row[3])
 
 
-def card_posted(unit: Unit, approval: str, channel: str, ts: str, rendered: int) -> None:
+def card_posted(unit: Unit, approval: str, channel: str, ts: str, rendered: int, blocks_sha256: str) -> None:
     """Where the card is now and what it shows."""
     unit.run(
-        "update card set channel = :channel, ts = :ts, rendered = greatest(rendered, :rendered) where tenant = :tenant and "
+        "update card set channel = :channel, ts = :ts, rendered = greatest(rendered, :rendered), blocks_sha256 = :blocks where tenant = :tenant and "
         "approval = :approval",
-        approval=approval, channel=channel, ts=ts, rendered=rendered,
+        approval=approval, channel=channel, ts=ts, rendered=rendered, blocks=blocks_sha256,
     )  # fmt: skip
 
 
@@ -213,12 +213,25 @@ def card_record(found: Recorded, profiles: Mapping[str, Profile], *, console_url
         operation=action.operation, summary=action.summary, kind=action.kind, reversible=action.reversible, reversal=action.reversal,
         target={"system": action.target.system, "type": action.target.type, "id": action.target.id, "instance": action.target.instance},
         changes=tuple((f.name, before.get(f.name, ""), f.value) for f in action.fields),
-        amount=f"{action.amount_minor} {action.currency}" if action.amount_minor else "", why=f"started by {found.trigger}",
+        amount=_money(action), why=f"started by {found.trigger}",
         reasons=tuple((reason.code, reason.message) for reason in found.verdict.reasons), policy_revision=found.verdict.policy_revision,
         action_sha256=asked.action_digest.hex(), card_rev=found.card_rev, phase=phase, given=given,
         excluded=tuple((who(person), why) for person, why in sorted(asked.lineage.items())),
         outcome=_outcome(phase, found, reject), console_url=console_url, environment=environment,
     )  # fmt: skip
+
+
+def _money(action: Action) -> str:
+    if not action.amount_minor:
+        return ""
+    whole, rest = divmod(action.amount_minor, 100)
+    return f"{whole:,}.{rest:02d} {action.currency}"
+
+
+def posted_blocks(unit: Unit, approval: str) -> str:
+    """The digest of the blocks that the posted card was sent with; empty while there is no card."""
+    row = unit.one("select blocks_sha256 from card where tenant = :tenant and approval = :approval", approval=approval)
+    return "" if row is None else str(row[0])
 
 
 def _minute(at: datetime.datetime) -> str:

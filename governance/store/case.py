@@ -171,11 +171,11 @@ class Case:
         )  # fmt: skip
         return n
 
-    def put_receipt(self, receipt: Receipt) -> None:
+    def put_receipt(self, receipt: Receipt, key: str) -> None:
         """Record what an attempt came to."""
-        self.receipts_n[(receipt.key, receipt.attempt)] = receipt.n
+        self.receipts_n[(key, receipt.attempt)] = receipt.n
         self.add(
-            "receipt", key=receipt.key, attempt=receipt.attempt, n=receipt.n, promise=receipt.origin.promise, status=receipt.status,
+            "receipt", key=key, attempt=receipt.attempt, n=receipt.n, promise=receipt.origin.promise, status=receipt.status,
             action_digest=bytes.fromhex(receipt.action_sha256), body=receipt.body, signature=receipt.signature, key_id=receipt.key_id,
         )  # fmt: skip
 
@@ -212,7 +212,13 @@ class Case:
             promise, state="succeeded" if ok else "failed_terminal", attempt=attempt, next_eligible_at=None,
             last_error="" if ok else f"{error_class}: {message}"[:500],
         )  # fmt: skip
+        self.show_card(found.approval)
         self.state = "running"
+
+    def show_card(self, approval: str) -> None:
+        """The card of this approval says what it has come to; there may be none."""
+        if approval and ("card", approval, {}) not in self.posts:
+            self.posts.append(("card", approval, {}))
 
     def close(self, state: str) -> None:
         """The run is over: its last entry counts itself, nothing of it waits any more, and the seal is due."""

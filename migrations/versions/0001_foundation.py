@@ -164,7 +164,8 @@ create unique index receipt_success on receipt (tenant, key) where status = 'ok'
 create index receipt_run on receipt (tenant, run);
 create table card (
   tenant text not null, approval text not null, channel text not null default '', ts text not null default '',
-  wanted int not null default 1, rendered int not null default 0, primary key (tenant, approval)) with (fillfactor = 70);
+  wanted int not null default 1, rendered int not null default 0,
+  blocks_sha256 text not null default '', primary key (tenant, approval)) with (fillfactor = 70);
 create table outbox (
   tenant text not null, id bigint generated always as identity, kind text not null, ref text not null default '', body bytea not null,
   tries int not null default 0, last_error text not null default '', state text not null default 'ready' check (state in ('ready','failed')),

@@ -230,6 +230,7 @@ class Synthetic:
             n=n,
             at=stamp(self.now),
             executor="worker/1",
+            key_sha256=hashed(action.key),
             key_id=self.receipt_key.id,
             sign=self.receipt_key.sign,
             resolved_by=who,
