@@ -128,4 +128,7 @@ def _words(row: _Row) -> str:
     if row.kind == "thread":
         note = f" “{row.body['reason']}”" if row.body.get("reason") else ""
         return f"🔑 {row.body['person']} gave key {row.body['given']} of {row.body['needed']}.{note}"
-    return "❔ The outcome of this step is not known. Say in the console what happened; nothing is retried until then."
+    return (
+        f"❓ The outcome of step {row.body['step']} of run {row.body['run']} is not known. Say in the console what happened; "
+        "nothing is retried until then."
+    )

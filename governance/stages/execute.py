@@ -121,13 +121,8 @@ class Execute:
             case.touch(action.promise, state="unknown", last_error=f"{outcome.error_class}: {outcome.message}"[:500])
             case.put_work(action.promise, "execute", parked=True)
             case.show_card(case.promises[action.promise].approval)
-            case.posts.append(
-                (
-                    "unknown",
-                    action.promise,
-                    {"run": case.origin.run, "approval": case.promises[action.promise].approval},
-                )
-            )
+            row = case.promises[action.promise]
+            case.posts.append(("unknown", row.approval, {"run": case.origin.run, "step": row.step}))
             return receipt
         delay = self._delay(case, granted, outcome, immediate=how != "performed")
         if delay is None:

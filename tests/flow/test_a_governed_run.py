@@ -7,7 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from engine.kernel import rebuild
 from governance.evidence.sequence import trust_text
+from governance.stages.advance import context_of
+from governance.store import templates
+from governance.worker import Worker
 from tests.kit.world import World
 
 VERIFIER = Path(__file__).parents[2] / "governance" / "web" / "static" / "verify.py"
@@ -85,30 +91,30 @@ def test_every_fact_of_the_run_is_in_its_chain_in_order(world: World) -> None:
     assert facts[released:].index("verdict.given") < facts[released:].index("effect.intended")
 
 
-def test_five_allowed_effects_cost_at_most_one_commit_each_and_one_more(world: World) -> None:
-    """The commit budget of the design: N + 1 is the target, 2N + 2 the ceiling while reads go over a network."""
+def test_five_allowed_effects_cost_one_commit_each_and_one_more(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commit budget of the design: N + 1 is the target. A verdict that takes over 50 ms costs one more, so 2N + 2 is the ceiling."""
     world.apply(ALLOWED + "".join(STEP % (n, n) for n in range(5)))
     world.start("five", value={"sys_id": "9" * 32}, ref="warm")
     world.drain()  # the policy child is warm now
+    counted: list[int] = []
+    commit = Worker._commit
+    monkeypatch.setattr(Worker, "_commit", lambda worker, drive: (commit(worker, drive), counted.append(1))[0])
     run = world.start("five", value={"sys_id": "9" * 32}, ref="counted")
-    before = world.parts.database.commits
     world.drain()
-    commits = world.parts.database.commits - before
     assert world.case(run).state == "succeeded"
-    assert 6 <= commits <= 12, commits
+    with capsys.disabled():
+        sys.stdout.write(f"\ncommits of a run of five allowed effects: {len(counted)} (target 6, ceiling 12)\n")
+    assert 6 <= len(counted) <= 12
 
 
 def test_a_replay_of_the_journal_gives_the_stored_frame(world: World) -> None:
     """P8: the snapshot is a cache; the journal alone gives the same frame."""
-    from engine.kernel import rebuild
-    from governance.stages.advance import context_of
-
     run = world.start()
     world.until(run, "waiting_approval")
     case = world.case(run)
     with world.parts.database.unit(world.tenant, write=False) as unit:
-        from governance.store import templates
-
         definition = templates.by_digest(unit, case.origin.definition)
     assert case.frame is not None
     again = rebuild(case.history, definition, context_of(case), case.payloads)
