@@ -16,6 +16,15 @@ from governance.store.migrate import driver_url, head
 
 Row = Any
 
+# What a login could do past row-level security: by an attribute, as an owner of our tables, or by inheriting the dispatcher.
+_rights = sa.text("""
+select rolsuper, rolbypassrls, rolname,
+       exists (select from pg_class c where c.relnamespace = current_schema()::regnamespace and c.relkind = 'r'
+               and pg_has_role(c.relowner, 'member')),
+       exists (select from pg_roles d where d.rolname in ('tk_dispatch', 'tk_sequencer') and pg_has_role(d.oid, 'usage'))
+  from pg_roles where rolname = current_user
+""")
+
 
 class Unit:
     """An open transaction that sees one tenant."""
@@ -111,13 +120,19 @@ class Database:
     def self_test(self) -> None:
         """Refuse to run with a role that could see another tenant, or on a schema of another release."""
         with self._translated(), self._engine.begin() as connection:
-            row = connection.execute(
-                sa.text("select rolsuper, rolbypassrls, current_user from pg_roles where rolname = current_user")
-            ).one()
+            row = connection.execute(_rights).one()
             if row[0] or row[1]:
                 raise OperatorError(
                     f"role {row[2]} bypasses row-level security", code="unsafe_role", field="TWOKEYS_DATABASE_URL",
                     next_step="use a login that is neither superuser nor BYPASSRLS",
+                )  # fmt: skip
+            if row[3] or row[4]:
+                what = (
+                    "owns the schema and could switch row-level security off" if row[3] else "sees every tenant's work"
+                )
+                raise OperatorError(
+                    f"role {row[2]} {what}", code="unsafe_role", field="TWOKEYS_DATABASE_URL",
+                    next_step="use a login that is only a member of tk_app",
                 )  # fmt: skip
             try:
                 revision = connection.execute(sa.text("select version_num from alembic_version")).scalar_one_or_none()
