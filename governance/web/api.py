@@ -28,7 +28,7 @@ from governance.store.unit import Unit
 from governance.store.views import Page, RunView
 from governance.web import models as shape
 from governance.web import openapi, questions, story
-from governance.web.auth import Caller, bearer, dedupe_key, reader
+from governance.web.auth import Caller, bearer, check_reader, dedupe_key, reader
 from governance.web.console import read_page, write_page
 from governance.web.evidence import Shown, download, receipts
 from governance.web.forms import content_type, read_body, shaped, strict
@@ -68,7 +68,7 @@ class Api:
         async def endpoint(request: Request) -> Response:
             if one.open:
                 return _json(one.work(self, None), one.status)
-            caller = await run_in_threadpool(bearer, self._seams.route, request.headers.get("authorization", ""))
+            caller = await run_in_threadpool(self._admit, request.headers.get("authorization", ""))
             body = await _body(one, request)
             query = shaped(_query(request.url.query), one.query) if one.query else None
             call = Call(caller, dict(request.path_params), query, body, _key(one, request))
@@ -76,6 +76,12 @@ class Api:
             return found if isinstance(found, Response) else _json(found, one.status)
 
         return endpoint
+
+    def _admit(self, header: str) -> Caller:
+        """Before a byte of the body is read: the token is linked and its person active."""
+        caller = bearer(self._seams.route, header)
+        check_reader(self._seams.database, caller)
+        return caller
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
@@ -100,7 +106,6 @@ class Api:
                 next_step=f"one of {', '.join(views.STATES)}",
             )
         with self._seams.database.unit(call.caller.tenant, write=False) as unit:
-            reader(unit, call.caller)
             found = views.runs(
                 unit, state=asked.state, workflow=asked.workflow, after=read_page(asked.after), limit=page_rows + 1
             )
@@ -148,7 +153,6 @@ class Api:
         """GET /v1/journal/{run}."""
         run = call.path["run"]
         with self._seams.database.unit(call.caller.tenant, write=False) as unit:
-            reader(unit, call.caller)
             allowed(unit, call.caller.actor, "audit")
             views.run(unit, run)
             rows = cases.journal_rows(unit, run)
@@ -183,7 +187,6 @@ class Api:
         asked: shape.DecideApproval = call.body
         approval = call.path["approval"]
         with self._seams.database.unit(call.caller.tenant, write=False) as unit:
-            reader(unit, call.caller)
             question = questions.load(unit, approval, None, "")
         answer = self._seams.decide.decide(
             Press(
@@ -207,8 +210,6 @@ class Api:
 
     def trust_policy(self, call: Call) -> Response:
         """GET /v1/trust."""
-        with self._seams.database.unit(call.caller.tenant, write=False) as unit:
-            reader(unit, call.caller)
         return Response(self._seams.trust(call.caller.tenant), media_type="text/plain; charset=utf-8")
 
     def openapi_document(self, call: Call | None) -> dict[str, Any]:

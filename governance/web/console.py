@@ -17,7 +17,6 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from engine.errors import CallerError, Refused, TwokeysError
-from engine.gate.action import Action
 from governance.commands.decide import Press
 from governance.store import approvals, people, templates, views
 from governance.store.people import Profile
@@ -238,7 +237,7 @@ class Console:
                 "why": story.why(run, steps, asked, unit.now()), "verdicts": views.verdicts(unit, name), "bundle": views.bundle(unit, name),
                 "receipts": receipts(unit, self.seams.verify, name), "lines": [(one, *story.line(one.entry, known)) for one in entries],
                 "error": error, "typed": visit.form, "unknown": [s for s in steps if s.state == "unknown"],
-                "step_names": {s.promise: s.step for s in steps}, "read_only": {s.promise: s.kind == "read" for s in steps}, "action_rows": _rows,
+                "step_names": {s.promise: s.step for s in steps}, "read_only": {s.promise: s.kind == "read" for s in steps}, "changes_of": questions.changes,
             }  # fmt: skip
         return self.show(visit, "run.html", values, status)
 
@@ -365,12 +364,6 @@ def sentence(error: TwokeysError) -> str:
     """An error as a person reads it."""
     text = error.reason[:1].upper() + error.reason[1:]
     return f"{text}. {error.next_step[:1].upper()}{error.next_step[1:]}." if error.next_step else text + "."
-
-
-def _rows(action: Action) -> list[tuple[str, str, str]]:
-    """Each field of an action as it was and as it would be."""
-    before = dict(action.preconditions)
-    return [(f.name, before.get(f.name, ""), f.value) for f in action.fields]
 
 
 def _back(visit: Visit) -> str:

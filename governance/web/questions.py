@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from engine.canonical import jcs, sha256
 from engine.gate import approval as gate
+from engine.gate.action import Action
 from engine.gate.card import CardRecord
 from engine.gate.reducer import keys_counted, keys_needed
 from governance.store import approvals, people, views
@@ -83,6 +84,11 @@ class Question:
         return any(one["type"] == "reason" for one in self.found.asked.obligations)
 
     @property
+    def changes(self) -> tuple[Change, ...]:
+        """What would change."""
+        return changes(self.found.action)
+
+    @property
     def digest16(self) -> str:
         """What a decision names."""
         return self.record.action_sha256[:16]
@@ -109,6 +115,22 @@ def load(unit: Unit, approval: str, me: Profile | None, console_url: str) -> Que
         given=given, needed=keys_needed(asked.keys, asked.counts),
         holders=_holders(found, profiles), excluded=_excluded(found, profiles), yours=yours, shown=shown(record),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One field: what it is now, None when that was not read, and what it would be."""
+
+    name: str
+    op: str
+    before: str | None
+    after: str
+
+
+def changes(action: Action) -> tuple[Change, ...]:
+    """Each field of an action."""
+    before = dict(action.preconditions)
+    return tuple(Change(f.name, f.op, before.get(f.name), f.value) for f in action.fields)
 
 
 def shown(record: CardRecord) -> str:
