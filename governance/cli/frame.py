@@ -209,6 +209,7 @@ def open_parts(process: str = "cli") -> Parts:
     found = settings.load()
     log.configure("error" if process == "cli" else found.log_level, process)
     parts = Parts(found, process, Path(tempfile.gettempdir()) / f"twokeys-{process}-{os.getpid()}")
+    click.get_current_context().call_on_close(parts.close)
     parts.database.self_test()
     return parts
 

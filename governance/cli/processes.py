@@ -48,10 +48,11 @@ def serve() -> None:
         server_header=False, date_header=False,
     )  # fmt: skip
     frame.say(f"listening on http://{settings.web_host}:{settings.web_port}, reached as {settings.public_url}")
-    try:
-        uvicorn.Server(config).run()
-    finally:
-        parts.close()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn stops on its own handlers and then raises the signal once more; that one has nothing left to do.
+        signal.signal(number, lambda *_: None)
+    uvicorn.Server(config).run()
+    frame.say("stopped")
 
 
 @click.command("worker")

@@ -57,7 +57,7 @@ CAST = (
     Member("rita", "Rita Requester", "asks for things, in no group", 6),
     Member("olga", "Olga Outsider", "another company", team="T0OTHER"),
     Member("dan", "Dan Deactivated", "left last week", 4, ("oncall", "incident-managers"), active=False),
-    Member("aud", "Aud Auditor", "reads everything", 4, ("oncall",), read_only=True),
+    Member("aud", "Aud Auditor", "reads everything", 1, read_only=True),
     Member("adi", "Adi Admin", "owns the webhook", 6, ("oncall", "incident-managers")),
 )
 ROBOT = "ServiceNow webhook"
@@ -103,7 +103,7 @@ class Memory:
 
     def token(self, key: str) -> str:
         """The personal token of one of the cast."""
-        return self.tokens.setdefault(key, f"tk_demo_{key}_{clock.random_hex(16)}")
+        return self.tokens.setdefault(key, f"tk_demo_{key}_{clock.random_hex(10)}")
 
     def save(self) -> None:
         """Keep it, so that nobody else on this machine can read it."""

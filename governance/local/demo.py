@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from engine.errors import OperatorError
@@ -41,6 +40,12 @@ DESK_PORT = 8788
 RESTARTS_MAX, RESTARTS_SECONDS = 5, 60.0
 START_ATTEMPTS = 3
 KEPT_ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "TZ")
+
+NEXT = (
+    "",
+    "Next: at the Slack desk be Ana and approve the medium step; the high one then takes two people, Bo and Cleo.",
+    "Try the same person twice, or Rita. Read the run in the console and download its evidence. Ctrl-C stops everything.",
+)
 
 Wire = Callable[[Settings], seed.Product]
 
@@ -69,7 +74,9 @@ def run(state: Path, console: Console, wire: Wire, *, auto: bool, out: Callable[
                 demo.pause(0.5)
     except KeyboardInterrupt:
         console.print(
-            f"Stopped; nothing is left running. Everything is kept in {state}: the next start goes on from there."
+            f"Stopped; nothing is left running. {state} keeps everything for the next start.",
+            soft_wrap=True,
+            markup=False,
         )
         return 0 if up else 130
 
@@ -234,7 +241,9 @@ class Demo:
             self._restarts = [at for at in self._restarts if now - at < RESTARTS_SECONDS] + [now]
             if again is None or len(self._restarts) > RESTARTS_MAX:
                 raise ComponentFailed(child.name, f"ended with code {child.exit_code}", child.tail())
-            self._console.print(f"[yellow]{child.name}[/] ended with code {child.exit_code}; it is started again")
+            self._console.print(
+                f"[yellow]{child.name}[/] ended with code {child.exit_code}; it is started again", soft_wrap=True
+            )
             self._children.kill(child)
             again()
 
@@ -277,7 +286,9 @@ class Demo:
         finally:
             product.close()
         if waiting:
-            self._console.print(f"{waiting} run{'s' if waiting > 1 else ''} of an earlier start went on")
+            self._console.print(
+                f"{waiting} run{'s' if waiting > 1 else ''} of an earlier start went on", soft_wrap=True
+            )
             return
         with self._step("an incident in ServiceNow starts a run"):
             self.send_event()
@@ -302,31 +313,36 @@ class Demo:
 
     def show(self) -> None:
         """The short table: where to look, who to be, and what to do next."""
-        places = Table.grid(padding=(0, 2))
         where = self.addresses()
-        places.add_row("Slack desk", Text(f"{where['desk']}/", "bold"), "be anybody, press real buttons")
-        places.add_row("Console", Text(f"{where['web']}/", "bold"), "sign in with a token from below")
         table = f"{where['servicenow']}/api/now/table/incident"
-        places.add_row("ServiceNow", Text(table, "bold"), f"{cast.SERVICENOW_USER} / {self.memory.servicenow_password}")
-        tokens = Table.grid(padding=(0, 2))
-        for member in (m for m in CAST if m.level):
-            tokens.add_row(member.name, Text(member.note, "dim"), Text(self.memory.token(member.key), no_wrap=True))
-        self._console.print()
-        self._console.print(places)
-        self._console.print()
-        self._console.print(tokens, soft_wrap=True)
-        self._console.print()
-        self._console.print(
-            "Next: open the Slack desk, be Ana and approve the medium step; then it takes Bo and Cleo for the high one."
+        login = f"{cast.SERVICENOW_USER} / {self.memory.servicenow_password}"
+        self._rows(
+            "Open",
+            [
+                ("Slack desk", f"{where['desk']}/", "be anybody, press real buttons"),
+                ("Console", f"{where['web']}/", "sign in with a token from below"),
+                ("ServiceNow", table, login),
+            ],
         )
-        self._console.print(
-            "Try the same person twice, or Rita. Then read the run in the console and download its evidence."
-        )
-        self._console.print("Ctrl-C stops everything.")
+        people = [m for m in CAST if m.level]
+        self._rows("Sign in as", [(m.name, self.memory.token(m.key), m.note) for m in people])
+        for line in NEXT:
+            self._console.print(line, soft_wrap=True, highlight=False)
+        self._console.print()
+
+    def _rows(self, title: str, rows: list[tuple[str, str, str]]) -> None:
+        # Padded here and never cut: people copy addresses and tokens from these lines, also from a narrow terminal.
+        first, second = (max(len(row[n]) for row in rows) for n in (0, 1))
+        self._console.print(Text(f"\n{title}", "bold"))
+        for name, value, note in rows:
+            line = Text(f"  {name:<{first}}  ").append(f"{value:<{second}}", "cyan").append(f"  {note}", "dim")
+            self._console.print(line, soft_wrap=True)
 
     @contextmanager
     def _step(self, what: str) -> Iterator[None]:
         begun = clock.monotonic()
         with self._console.status(f"{what} ..."):
             yield
-        self._console.print(f"[green]✓[/] {what} [dim]{clock.monotonic() - begun:.1f} s[/]", highlight=False)
+        self._console.print(
+            f"[green]✓[/] {what} [dim]{clock.monotonic() - begun:.1f} s[/]", highlight=False, soft_wrap=True
+        )

@@ -148,9 +148,9 @@ class Play:
             ):
                 (Path(name) / path).write_bytes(content)
             command = [sys.executable, "-I", "-S", "verify.py", "bundle.zip", "--trust", "policy.txt", "--run", run]
-            self._console.print(Text(f"$ python {' '.join(command[1:])}", "bold"))
+            self._console.print(Text(f"$ python {' '.join(command[1:])}", "bold"), soft_wrap=True)
             done = subprocess.run(command, cwd=name, env={}, capture_output=True, text=True, timeout=120, check=False)
-        self._console.print(Text(done.stdout + done.stderr), highlight=False)
+        self._console.print(Text(done.stdout + done.stderr), soft_wrap=True)
         if done.returncode != 0:
             last = (done.stdout + done.stderr).strip().splitlines()[-1:]
             raise PlayFailed(f"the verifier ended with code {done.returncode}: {' '.join(last)}")
@@ -189,4 +189,4 @@ class Play:
             self._pause()
 
     def _tell(self, text: str) -> None:
-        self._console.print(Text(f"  {text}"), highlight=False)
+        self._console.print(Text(f"  {text}"), soft_wrap=True)
