@@ -11,6 +11,7 @@ import httpx2
 from engine.canonical import read_json
 from engine.errors import CallerError
 from engine.gate.receipt import Outcome
+from governance import clock
 
 answer_bytes_max = 1_048_576
 
@@ -29,6 +30,7 @@ class Exchange:
     """A client for one base URL with basic authentication."""
 
     def __init__(self, base_url: str, user: str, secret: str, *, seconds: float) -> None:
+        self._seconds = seconds
         self._client = httpx2.Client(
             base_url=base_url,
             auth=(user, secret),
@@ -41,6 +43,7 @@ class Exchange:
         self, method: str, path: str, *, changes: bool, params: Mapping[str, str] | None = None, json: Any = None
     ) -> Answer:
         """Send once. `changes` decides what a lost answer means: unknown for a write, try again for a read."""
+        late = clock.monotonic() + self._seconds
         try:
             with self._client.stream(
                 method, path, params=params, json=json, headers={"Accept": "application/json"}
@@ -50,6 +53,9 @@ class Exchange:
                     raw += chunk
                     if len(raw) > answer_bytes_max:
                         return _none(_lost(changes, "answer_too_large", f"the answer passes {answer_bytes_max} bytes"))
+                    if clock.monotonic() > late:
+                        # The client's own timeout begins again with every byte; a trickle would hold the run for ever.
+                        return _none(_lost(changes, "timeout", f"the answer takes longer than {self._seconds:g} s"))
                 status, headers = response.status_code, dict(response.headers)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             # Nothing was sent: the outside did not see this attempt.
