@@ -263,3 +263,36 @@ def show_journal(run: str, tenant: str, token: str, form: str) -> None:
         rows.append({"n": value["sequence"], "at": _time(at), "event": kind, "about": json.dumps(event)[:160]})
     frame.show(form, rows, empty="the run has not begun")
     frame.say(f"head {head.hex()}")
+
+
+@journal.command("export")
+@click.argument("run")
+@frame.asking
+def export(run: str, tenant: str, token: str) -> None:
+    """One line in the interchange format: what `journal check` reads."""
+    from engine.ids import PromiseId
+    from engine.journal.events import decode_row, to_json
+    from governance.store import cases
+
+    seat = frame.seat(tenant, token, person=False)
+    seat.require("audit")
+    with seat.parts.database.unit(seat.tenant, write=False) as unit:
+        cases.load(unit, run)
+        entries = [entry for _, body, _ in cases.journal_rows(unit, run) for entry in decode_row(body)]
+    click.echo(to_json(PromiseId(run), entries))
+
+
+@journal.command("check")
+@click.argument("file", default="-")
+@click.option("--named-only", is_flag=True, help="Only the named invariants, not the further guards.")
+def check(file: str, named_only: bool) -> int:
+    """Check exported journals, one a line, against every rule; needs no settings. One JSON object for each line."""
+    from engine.journal.replay import check_line
+
+    valid = True
+    for line in frame.read_file(file).splitlines():
+        if line.strip():
+            found = check_line(line, named_only=named_only)
+            valid = valid and bool(found["valid"])
+            click.echo(json.dumps(found))
+    return frame.OK if valid else frame.FAILED

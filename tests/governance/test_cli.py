@@ -224,7 +224,7 @@ def start(cli: Cli, made: World, ref: str = "") -> str:
     return str(done.data["run"])
 
 
-def test_a_run_is_governed_from_the_shell(cli: Cli, world: World) -> None:
+def test_a_run_is_governed_from_the_shell(cli: Cli, world: World, tmp_path: Path) -> None:
     """Start, look, be refused as the requester, give keys as others, twice by one person refused, to the end."""
     run = start(cli, world, "shell-1")
     assert start(cli, world, "shell-1") == run
@@ -270,6 +270,13 @@ def test_a_run_is_governed_from_the_shell(cli: Cli, world: World) -> None:
     assert events[-1]["event"]["type"] == "ExecutionCompleted"
     assert "ExecutionCompleted" in cli("journal", "show", run, **shell(world, "aud")).out
     assert "look-up" in cli("run", "show", run, **shell(world, "aud")).out
+    exported = tmp_path / "journal.jsonl"
+    exported.write_text(cli("journal", "export", run, **shell(world, "aud")).out)
+    checked = cli("journal", "check", str(exported))
+    assert (checked.code, checked.data["valid"], checked.data["status"]) == (0, True, "Completed")
+    exported.write_text(exported.read_text().replace('"attempt":1', '"attempt":2', 1))
+    changed = cli("journal", "check", str(exported))
+    assert (changed.code, changed.data["valid"]) == (frame.FAILED, False)
 
 
 def test_a_decision_without_having_seen_it_is_not_taken(
