@@ -20,6 +20,7 @@ from starlette.routing import Route
 from engine.errors import CallerError, Refused
 from engine.journal.events import decode_row, to_value
 from engine.limits import json_bytes_max, yaml_bytes_max
+from governance import log
 from governance.commands.authority import allowed
 from governance.commands.decide import Press
 from governance.store import approvals, cases, people, views
@@ -72,7 +73,9 @@ class Api:
             body = await _body(one, request)
             query = shaped(_query(request.url.query), one.query) if one.query else None
             call = Call(caller, dict(request.path_params), query, body, _key(one, request))
-            found = await run_in_threadpool(one.work, self, call)
+            request.state.tenant = caller.tenant
+            with log.about(tenant=caller.tenant, run=call.path.get("run", "")):
+                found = await run_in_threadpool(one.work, self, call)
             return found if isinstance(found, Response) else _json(found, one.status)
 
         return endpoint

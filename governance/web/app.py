@@ -50,7 +50,7 @@ def application(seams: Seams) -> Application:
     made = Starlette(
         routes=routes,
         middleware=[
-            Middleware(_Around, secure=seams.secure, crashed=errors.crashed),
+            Middleware(_Around, secure=seams.secure, errors=errors),
             Middleware(RequestBodyLimitMiddleware, max_body_size=json_bytes_max),
         ],
         exception_handlers={TwokeysError: errors.ours, HTTPException: errors.http},
@@ -118,13 +118,18 @@ class _Errors:
         code = {404: "unknown_address", 405: "wrong_method", 413: "too_large"}.get(error.status_code, "http")
         said = {404: "there is nothing at this address", 405: "this address does not take that method"}
         said |= {413: f"at most {json_bytes_max} bytes are read"}
-        detail = said.get(error.status_code, error.detail)
-        if _for_machines(request.url.path):
-            answer = problems.plain(error.status_code, code, detail)
-        else:
-            answer = self._page(error.status_code, detail[:1].upper() + detail[1:] + ".")
+        answer = self._said(request.url.path, error.status_code, code, said.get(error.status_code, error.detail))
         answer.headers.update(error.headers or {})
         return answer
+
+    def turned(self, scope: Scope) -> Response | None:
+        """What is refused before anything looks at it: a length beyond every bound, a path that no database could hold."""
+        declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        if not declared.isdigit() or len(declared) > 12 or int(declared) > json_bytes_max:
+            return self._said(scope["path"], 413, "too_large", f"at most {json_bytes_max} bytes are read")
+        if "\x00" in scope["path"]:
+            return self._said(scope["path"], 404, "unknown_address", "there is nothing at this address")
+        return None
 
     def crashed(self, path: str, error_id: str) -> Response:
         """A fault of ours: nothing of it is shown but the id that the log has it under."""
@@ -132,6 +137,11 @@ class _Errors:
         if _for_machines(path):
             return problems.plain(500, "internal", said, id=error_id, next_step=f"tell the operator the id {error_id}")
         return self._page(500, f"Something failed here that should not have. Tell the operator the id {error_id}.")
+
+    def _said(self, path: str, status: int, code: str, detail: str) -> Response:
+        if _for_machines(path):
+            return problems.plain(status, code, detail)
+        return self._page(status, detail[:1].upper() + detail[1:] + ".")
 
     def _page(self, status: int, said: str) -> Response:
         return self._pages.page(
@@ -149,9 +159,9 @@ def _for_machines(path: str) -> bool:
 class _Around:
     """Headers on every answer, one log line per request, and the last place where anything is caught."""
 
-    def __init__(self, app: ASGIApp, secure: bool, crashed: Callable[[str, str], Response]) -> None:
+    def __init__(self, app: ASGIApp, secure: bool, errors: _Errors) -> None:
         self._app = app
-        self._crashed = crashed
+        self._errors = errors
         self._headers: Sequence[tuple[str, str]] = (
             ("content-security-policy", CSP),
             ("x-content-type-options", "nosniff"),
@@ -179,16 +189,17 @@ class _Around:
             await send(message)
 
         try:
-            await self._app(scope, receive, sending)
+            app = self._errors.turned(scope) or self._app
+            await app(scope, receive, sending)
         except Exception:  # whatever was not foreseen has one shape too, and an id that the log knows
             error_id = clock.random_hex(8)
             _say.exception("request crashed", id=error_id, method=scope["method"], path=scope["path"])
             if seen["status"]:
                 raise
-            await self._crashed(scope["path"], error_id)(scope, receive, sending)
+            await self._errors.crashed(scope["path"], error_id)(scope, receive, sending)
         finally:
             _say.info(
                 "request", method=scope["method"], path=scope["path"], status=seen["status"],
-                ms=round((clock.monotonic() - begun) * 1000, 1),
+                ms=round((clock.monotonic() - begun) * 1000, 1), tenant=scope.get("state", {}).get("tenant", ""),
             )  # fmt: skip
             metrics.count(f"http_{seen['status'] // 100}xx")

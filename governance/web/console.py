@@ -17,6 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from engine.errors import CallerError, Refused, TwokeysError
+from governance import log
 from governance.commands.decide import Press
 from governance.store import approvals, people, templates, views
 from governance.store.people import Profile
@@ -96,9 +97,11 @@ class Console:
             form = await read_form(request) if request.method == "POST" else {}
             session = self.sessions.read(request.cookies.get(self.sessions.cookie, ""))
             where = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-            visit = Visit(where, dict(request.path_params), dict(request.query_params), form, session)
+            visit = Visit(where, dict(request.path_params), _query(request), form, session)
+            request.state.tenant = session.tenant if session else ""
             try:
-                return await run_in_threadpool(work, self, visit)
+                with log.about(tenant=request.state.tenant, run=visit.params.get("run", "")):
+                    return await run_in_threadpool(work, self, visit)
             except SignInFirst as first:
                 to = "/sign-in?" + urlencode(
                     {"next": first.path, "why": first.why} if first.why else {"next": first.path}
@@ -237,7 +240,8 @@ class Console:
                 "why": story.why(run, steps, asked, unit.now()), "verdicts": views.verdicts(unit, name), "bundle": views.bundle(unit, name),
                 "receipts": receipts(unit, self.seams.verify, name), "lines": [(one, *story.line(one.entry, known)) for one in entries],
                 "error": error, "typed": visit.form, "unknown": [s for s in steps if s.state == "unknown"],
-                "step_names": {s.promise: s.step for s in steps}, "read_only": {s.promise: s.kind == "read" for s in steps}, "changes_of": questions.changes,
+                "step_names": {s.promise: s.step for s in steps}, "read_only": {s.promise: s.kind == "read" for s in steps},
+                "changes_of": questions.changes,
             }  # fmt: skip
         return self.show(visit, "run.html", values, status)
 
@@ -364,6 +368,10 @@ def sentence(error: TwokeysError) -> str:
     """An error as a person reads it."""
     text = error.reason[:1].upper() + error.reason[1:]
     return f"{text}. {error.next_step[:1].upper()}{error.next_step[1:]}." if error.next_step else text + "."
+
+
+def _query(request: Request) -> dict[str, str]:
+    return {name: value.replace("\x00", "\ufffd") for name, value in request.query_params.items()}
 
 
 def _back(visit: Visit) -> str:

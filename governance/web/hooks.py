@@ -25,6 +25,7 @@ SIGNATURE, TIMESTAMP = "x-twokeys-signature", "x-twokeys-timestamp"
 skew_seconds_max = 300
 
 _timestamp = re.compile(r"[0-9]{1,12}")
+_name = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _signature = re.compile(r"v1=([0-9a-f]{64})")
 _nobodys_secret = "there is no such source"
 
@@ -65,6 +66,7 @@ class Hooks:
         tenant, source = request.path_params["tenant"], request.path_params["source"]
         headers = (request.headers.get(TIMESTAMP, ""), request.headers.get(SIGNATURE, ""))
         taken = await run_in_threadpool(self._take, tenant, source, headers, body)
+        request.state.tenant = tenant
         metrics.count("webhook_started" if taken.new else "webhook_repeated")
         return Response(json.dumps(taken.model_dump()), 202, media_type="application/json")
 
@@ -91,6 +93,8 @@ class Hooks:
             )  # fmt: skip
 
     def _secret(self, tenant: str, source: str) -> tuple[bool, str]:
+        if not (_name.fullmatch(tenant) and _name.fullmatch(source)):
+            return False, _nobodys_secret
         if self._seams.route("source", f"{tenant}/{source}") != tenant:
             return False, _nobodys_secret
         with self._seams.database.unit(tenant, write=False) as unit:

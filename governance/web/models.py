@@ -11,7 +11,9 @@ from engine.limits import reason_chars_max
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 Ref = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/@-]{1,128}$")]
-Reason = Annotated[str, Field(max_length=reason_chars_max)]
+# PostgreSQL's text holds no NUL.
+Reason = Annotated[str, Field(max_length=reason_chars_max, pattern=r"^[^\x00]*$")]
+Needed = Annotated[str, Field(min_length=1, max_length=reason_chars_max, pattern=r"^[^\x00]*$")]
 Sha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
 
@@ -33,7 +35,7 @@ class StartRun(_Shape):
 class CancelRun(_Shape):
     """Ask for the end of a run."""
 
-    reason: Annotated[str, Field(min_length=1, max_length=reason_chars_max)]
+    reason: Needed
 
 
 class ResolveRun(_Shape):
@@ -41,7 +43,7 @@ class ResolveRun(_Shape):
 
     promise: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)*$", max_length=100)]
     how: Literal["happened", "did_not"]
-    reason: Annotated[str, Field(min_length=1, max_length=reason_chars_max)]
+    reason: Needed
 
 
 class DecideApproval(_Shape):

@@ -10,7 +10,9 @@ from starlette.testclient import TestClient
 
 from governance.wiring import Parts
 from tests.governance.web.kit import Api, Browser
-from tests.kit.world import World, parts, sealing_parts, sealing_world, slack_sink, world
+from tests.kit.servicenow import ServiceNow
+from tests.kit.slack import SlackSink
+from tests.kit.world import World, parts, sealing_parts, sealing_world, settle, slack_sink, world
 
 __all__ = ["parts", "sealing_parts", "sealing_world", "slack_sink", "world"]
 
@@ -18,6 +20,12 @@ __all__ = ["parts", "sealing_parts", "sealing_world", "slack_sink", "world"]
 @pytest.fixture(scope="module")
 def application(parts: Parts) -> Any:
     return parts.web_app()
+
+
+@pytest.fixture(scope="module")
+def still(parts: Parts, slack_sink: SlackSink, servicenow_server: ServiceNow) -> World:
+    """A tenant for tests that change nothing in it."""
+    return settle(parts, slack_sink, servicenow_server)
 
 
 @pytest.fixture

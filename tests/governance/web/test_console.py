@@ -307,9 +307,18 @@ def test_an_auditor_reads_everything_and_orders_nothing(world: World, browser: O
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/nothing", 404), ("POST", "/runs", 405), ("GET", "/runs/", 404), ("PUT", "/approvals", 405)]
+    ("method", "path", "status"),
+    [
+        ("GET", "/nothing", 404),
+        ("GET", "/runs/%00", 404),
+        ("POST", "/runs", 405),
+        ("GET", "/runs/", 404),
+        ("PUT", "/approvals", 405),
+    ],
 )
-def test_an_address_that_is_not_there_says_so_on_a_page(client: TestClient, method: str, path: str, status: int) -> None:
+def test_an_address_that_is_not_there_says_so_on_a_page(
+    client: TestClient, method: str, path: str, status: int
+) -> None:
     answer = client.request(method, path)
     assert answer.status_code == status
     assert answer.headers["content-type"].startswith("text/html")

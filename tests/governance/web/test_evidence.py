@@ -52,7 +52,11 @@ def test_the_bundle_is_downloaded_hashed_again_and_logged(
     assert any(name.endswith("entries.jsonl") for name in zipfile.ZipFile(io.BytesIO(by_api.content)).namelist())
     assert world.entries(run)[-2:] == ["evidence.downloaded", "evidence.downloaded"]
     detail = api.get(f"/v1/runs/{run}").json()
-    assert (detail["state"], detail["bundle"]["state"], detail["bundle"]["sha256"]) == ("canceled", "sealed", row["sha256"])
+    assert (detail["state"], detail["bundle"]["state"], detail["bundle"]["sha256"]) == (
+        "canceled",
+        "sealed",
+        row["sha256"],
+    )
     assert "ed25519" in api.get("/v1/trust").text.lower() or world.tenant in api.get("/v1/trust").text
     assert browser.get("/trust").text == api.get("/v1/trust").text
     assert browser.get("/verify.py").content.startswith(b"#!") or b"def " in browser.get("/verify.py").content
