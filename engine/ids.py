@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import re
 from dataclasses import dataclass
 
@@ -56,9 +57,10 @@ def promise_from_list(value: object) -> PromiseId:
     return PromiseId(root, tuple(path))
 
 
-def execution_key(tenant: str, workflow: str, trigger_type: str, trigger_ref: str) -> str:
-    """What one start is about; the same start twice has the same key."""
-    return digest("twokeys/execution-key/v1", [tenant, workflow, trigger_type, trigger_ref]).hex()
+def execution_key(hash_key: bytes, tenant: str, workflow: str, trigger_type: str, trigger_ref: str) -> str:
+    """What one start is about: the same start twice has the same key. Under the tenant's key, because a reference can be guessed."""
+    about = digest("twokeys/execution-key/v1", [tenant, workflow, trigger_type, trigger_ref])
+    return hmac.digest(hash_key, about, "sha256").hex()
 
 
 def run_id(component_digest: bytes, parent: str, key: str) -> str:

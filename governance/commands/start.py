@@ -77,12 +77,9 @@ class Start:
         self, unit: Unit, hash_key: bytes, definition: Definition, workspace: str, kind: str, ref: str, value: dict[str, Any],
         person: str, owner: str,
     ) -> Begun:  # fmt: skip
-        known = unit.one(
-            "select run from run where tenant = :tenant and workflow = :workflow and trigger_type = :kind and trigger_ref = :ref",
-            workflow=definition.name, kind=kind, ref=ref,
-        )  # fmt: skip
-        if known is not None:
-            return Begun(str(known[0]), new=False)
+        known = cases.started_by(unit, definition.name, kind, ref)
+        if known:
+            return Begun(known, new=False)
         faults = check_input(definition, value)
         if faults:
             raise CallerError(
@@ -91,18 +88,20 @@ class Start:
                 field="input",
                 next_step=f"see the inputs of {definition.name}",
             )
-        run = run_id(definition.digest, "", execution_key(unit.tenant, definition.name, kind, ref))
+        key = execution_key(hash_key, unit.tenant, definition.name, kind, ref)
+        run = run_id(definition.digest, "", key)
         salt_key = self._random_bytes(32)
         kept = input_payload(salt_key, value)
         now = unit.now()
         origin = Origin(
             tenant=unit.tenant, run=run, workspace=workspace, workflow=definition.name, version=definition.version,
             definition=definition.digest, trigger_type=kind, trigger_ref=ref, started_by=person, on_behalf_of="", owner=owner,
-            salt_key=salt_key, input=kept.commit, created_at=now,
+            salt_key=salt_key, execution_key=key, input=kept.commit, created_at=now,
         )  # fmt: skip
-        # Twenty posts of one trigger race here: the first row wins, the others wait for it and find it.
+        # Twenty posts of one trigger race here: the first row wins, the others wait for it and find it. A version that
+        # was published meanwhile gives the run another id, so the one that won is looked up.
         if not cases.insert(unit, origin, "queued"):
-            return Begun(run, new=False)
+            return Begun(cases.started_by(unit, definition.name, kind, ref), new=False)
         unit.run(
             "insert into payload (tenant, run, digest, body) values (:tenant, :run, :digest, :body)",
             run=run, digest=kept.commit, body=kept.body,

@@ -57,9 +57,7 @@ def _start(case: Case) -> ExecutionStarted:
     parent = PromiseId(o.run)
     size = len(case.payloads[o.input])
     reference = f'{{"commit":"{o.input.hex()}","size":{size}}}'
-    return ExecutionStarted(
-        f"sha256:{o.definition.hex()}", reference, parent, f"{o.workflow}/{o.trigger_type}/{o.trigger_ref}"
-    )
+    return ExecutionStarted(f"sha256:{o.definition.hex()}", reference, parent, o.execution_key)
 
 
 def _proposed(case: Case, proposal: Propose) -> str:

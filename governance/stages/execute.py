@@ -170,7 +170,8 @@ class Execute:
         signer = self._signer(tenant)
         n = case.receipts_n.get((granted.key, granted.attempt), 0) + 1
         receipt = write(
-            granted, outcome, n=n, at=stamp(case.now), executor=self._executor, key_sha256=self._key(granted.action), key_id=signer.key_id, sign=signer.sign,
+            granted, outcome, n=n, at=stamp(case.now), executor=self._executor, key_sha256=self._key(granted.action),
+            key_id=signer.key_id, sign=signer.sign,
             resolved_by=person, how=how,
         )  # fmt: skip
         return self._read(tenant, receipt.body, receipt.signature, receipt.key_id)

@@ -64,6 +64,7 @@ class Origin:
     on_behalf_of: str
     owner: str
     salt_key: bytes
+    execution_key: str
     input: bytes
     created_at: datetime.datetime
 

@@ -29,8 +29,10 @@ def insert(unit: Unit, origin: Origin, state: str) -> bool:
     return (
         unit.run(
             "insert into run (tenant, run, workspace, workflow, version, definition, trigger_type, trigger_ref, started_by, "
-            "on_behalf_of, owner, salt_key, input, head, chain_head, state) values (:tenant, :run, :workspace, :workflow, :version, "
-            ":definition, :trigger_type, :trigger_ref, :started_by, :on_behalf_of, :owner, :salt_key, :input, :zero, :zero, :state) "
+            "on_behalf_of, owner, salt_key, execution_key, input, head, chain_head, state) values (:tenant, :run, :workspace, "
+            ":workflow, :version, "
+            ":definition, :trigger_type, :trigger_ref, :started_by, :on_behalf_of, :owner, :salt_key, :execution_key, :input, "
+            ":zero, :zero, :state) "
             "on conflict do nothing",
             **values,
             zero=bytes(32),
@@ -38,6 +40,15 @@ def insert(unit: Unit, origin: Origin, state: str) -> bool:
         ).rowcount
         == 1
     )
+
+
+def started_by(unit: Unit, workflow: str, kind: str, ref: str) -> str:
+    """The run that this trigger has started; empty when there is none."""
+    row = unit.one(
+        "select run from run where tenant = :tenant and workflow = :workflow and trigger_type = :kind and trigger_ref = :ref",
+        workflow=workflow, kind=kind, ref=ref,
+    )  # fmt: skip
+    return "" if row is None else str(row[0])
 
 
 def queue_first(unit: Unit, origin: Origin) -> None:

@@ -77,7 +77,7 @@ create table run (
   tenant text not null references tenant, run text not null, workspace text not null, workflow text not null,
   version text not null, definition bytea not null, trigger_type text not null, trigger_ref text not null,
   started_by text not null, on_behalf_of text not null default '', owner text not null,
-  salt_key bytea not null, input bytea not null,
+  salt_key bytea not null, execution_key text not null, input bytea not null,
   events int not null default 0, head bytea not null, status text not null default '', state text not null default 'queued',
   chain_seq int not null default 0, chain_head bytea not null, writes int not null default 0,
   cancel_requested boolean not null default false,

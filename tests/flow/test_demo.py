@@ -129,8 +129,8 @@ def test_the_people_are_played_to_a_verified_bundle(state: Path) -> None:
         "RESULT: valid",
     ):
         assert sentence in said, sentence
-    secrets = state / "demo.json"
-    assert secrets.stat().st_mode & 0o777 == 0o600
+    for secret in ("demo.json", "twokeys.toml"):
+        assert (state / secret).stat().st_mode & 0o777 == 0o600
 
 
 def test_it_says_that_it_runs_already_and_stops_with_everything(running: Running, state: Path) -> None:
@@ -139,6 +139,11 @@ def test_it_says_that_it_runs_already_and_stops_with_everything(running: Running
     assert again.returncode == 3
     assert f"a demo is running here already (process {running.process.pid})" in again.stderr
     assert "--state" in again.stderr
+    shell = {"PATH": os.environ["PATH"], "TWOKEYS_CONFIG": str(state / "twokeys.toml"), "TWOKEYS_TENANT": "demo"}
+    listed = subprocess.run(
+        [*TWOKEYS, "run", "list", "-o", "json"], cwd=ROOT, env=shell, capture_output=True, text=True, check=True
+    )
+    assert {run["state"] for run in json.loads(listed.stdout)} == {"succeeded", "waiting_approval"}
     assert running.stop(signal.SIGINT) == 0
     assert "nothing is left running" in running.said
 
