@@ -109,9 +109,13 @@ class Memory:
         """Keep it, so that nobody else on this machine can read it."""
         values = asdict(self)
         del values["path"]
-        new = self.path.with_name(f"{self.path.name}.new")
-        new.touch(mode=0o600)
-        write_whole(self.path, json.dumps(values, indent=1))
+        write_private(self.path, json.dumps(values, indent=1))
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file that only its owner may read, from its first byte on."""
+    path.with_name(f"{path.name}.new").touch(mode=0o600)  # the name under which write_whole begins
+    write_whole(path, text)
 
 
 def remembered(path: Path) -> Memory:

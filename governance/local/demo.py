@@ -8,6 +8,7 @@ import hmac
 import http.client
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -44,7 +45,7 @@ KEPT_ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "TZ")
 NEXT = (
     "",
     "Next: at the Slack desk be Ana and approve the medium step; the high one then takes two people, Bo and Cleo.",
-    "Try the same person twice, or Rita. Read the run in the console and download its evidence. Ctrl-C stops everything.",
+    "Try the same person twice, or Rita. Read the run in the console and download its evidence.",
 )
 
 Wire = Callable[[Settings], seed.Product]
@@ -119,6 +120,7 @@ class Demo:
         self._again: dict[str, Callable[[], object]] = {}
         self._restarts: list[float] = []
         self._settings: Settings
+        self._config: Path
         self._desk: StandIn
         self._servicenow: StandIn
 
@@ -144,6 +146,7 @@ class Demo:
             with self._step("Slack desk"):
                 self._start_desk()
             self._settings = self._made(database, bucket)
+            self._write_config()
             with self._step("tenant, people, workflow"):
                 self._settle()
             try:
@@ -169,6 +172,15 @@ class Demo:
                 "slack_app_id": cast.APP, "lease_seconds": 10,
             }
         )  # fmt: skip
+
+    def _write_config(self) -> None:
+        """The same settings in a file, so that the command line can be tried against the demo."""
+        self._config = self._state / "twokeys.toml"
+        lines = [f"{name} = {json.dumps(value)}\n" for name, value in self._values().items()]
+        cast.write_private(self._config, "".join(lines))
+
+    def _values(self) -> dict[str, Any]:
+        return {name: value for name, value in self._settings.model_dump().items() if value != ""}
 
     def _settle(self) -> None:
         product = self._wire(self._settings)
@@ -226,9 +238,11 @@ class Demo:
 
     def environment(self) -> dict[str, str]:
         """What the product's processes are told: the settings of an operator, and nothing else of ours."""
-        values = {name: value for name, value in self._settings.model_dump().items() if value != ""}
         around = settings.child_environment({})
-        return {**{name: around[name] for name in KEPT_ENVIRONMENT if name in around}, **settings.exported(values)}
+        return {
+            **{name: around[name] for name in KEPT_ENVIRONMENT if name in around},
+            **settings.exported(self._values()),
+        }
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -328,6 +342,9 @@ class Demo:
         self._rows("Sign in as", [(m.name, self.memory.token(m.key), m.note) for m in people])
         for line in NEXT:
             self._console.print(line, soft_wrap=True, highlight=False)
+        command = f"TWOKEYS_CONFIG={shlex.quote(str(self._config))} TWOKEYS_TENANT={TENANT} twokeys run list"
+        self._console.print(Text("The command line: ").append(command, "cyan"), soft_wrap=True)
+        self._console.print("Ctrl-C stops everything.")
         self._console.print()
 
     def _rows(self, title: str, rows: list[tuple[str, str, str]]) -> None:
