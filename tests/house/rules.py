@@ -43,7 +43,9 @@ RANKS = (
     ("governance.cli",),
 )
 # Generated files that are checked where their sources are.
-GENERATED = {"governance/web/static/verify.py": "made by `make verifier` from engine modules; a test says that it is theirs"}
+GENERATED = {
+    "governance/web/static/verify.py": "made by `make verifier` from engine modules; a test says that it is theirs"
+}
 # What the order alone would allow: people give commands, only the queue drives stages.
 SURFACES = ("governance.slack", "governance.web", "governance.mcp", "governance.local")
 
