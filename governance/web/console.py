@@ -182,6 +182,9 @@ class Console:
             "inactive": "Your account is deactivated. Ask an owner of your tenant.",
             "signed_out": "You are signed out.",
         }
+        if visit.session is not None and visit.session.tenant and not visit.form:
+            # A link from elsewhere must not end a session; one that no longer holds is ended by the page it leads to.
+            return RedirectResponse(local_path(visit.query.get("next", "")), 303)
         session = self.sessions.anonymous()
         values = {
             "csrf": self.sessions.csrf(session), "error": error, "note": whys.get(visit.query.get("why", ""), ""),
@@ -301,7 +304,7 @@ class Console:
             question = questions.load(unit, visit.params["approval"], me, "")
             values = {
                 "q": question, "r": question.record, "names": names(unit), "answer": answer, "typed": visit.form,
-                "stale": bool(question.step_up_seconds) and not self.sessions.is_fresh(session, question.step_up_seconds),
+                "stale": not self._is_fresh(session, question),
             }  # fmt: skip
         return self.show(visit, "approval.html", values, status)
 
@@ -312,11 +315,7 @@ class Console:
         with self.opened(visit) as (unit, me):
             question = questions.load(unit, approval, me, "")
         kind = form.get("kind", "")
-        if (
-            kind == "key"
-            and question.step_up_seconds
-            and not self._stepped_up(session, question, form.get("token", ""))
-        ):
+        if kind == "key" and not self._stepped_up(session, question, form.get("token", "")):
             said = "Policy wants a fresh sign-in for this key: enter your personal token again. Nothing was recorded."
             return self.approval(visit, (False, said), 403)
         # The action's digest is checked where keys are counted; a page that showed other words is as stale as another digest.
@@ -332,9 +331,13 @@ class Console:
         status = 200 if answer.ok else problems.status_of(Refused(answer.sentence, code=answer.code))
         return self.approval(visit, (answer.ok, answer.sentence), 403 if status == 401 else status)
 
+    def _is_fresh(self, session: Session, question: questions.Question) -> bool:
+        wanted = question.step_up_seconds
+        return wanted is None or self.sessions.is_fresh(session, wanted)
+
     def _stepped_up(self, session: Session, question: questions.Question, token: str) -> bool:
-        """A session of the last minutes, or the same person's token typed again."""
-        if self.sessions.is_fresh(session, question.step_up_seconds):
+        """Policy does not ask, a session of the last minutes, or the same person's token typed again."""
+        if self._is_fresh(session, question):
             return True
         try:
             caller = by_token(self.seams.route, token.strip())

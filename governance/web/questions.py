@@ -73,10 +73,10 @@ class Question:
         return self.found.asked.expires_at
 
     @property
-    def step_up_seconds(self) -> int:
-        """How fresh a sign-in policy wants for a key here; 0 when it does not ask."""
+    def step_up_seconds(self) -> int | None:
+        """How fresh a sign-in policy wants for a key here; None when it does not ask, 0 when the token is typed each time."""
         ages = [int(one.get("max_age_s", 0)) for one in self.found.asked.obligations if one["type"] == "step_up"]
-        return min(ages, default=0)
+        return min(ages, default=None)
 
     @property
     def needs_reason(self) -> bool:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from engine.errors import Refused
 from governance import clock
 from governance.commands.authority import Actor, token_ref
 from governance.keys import derive
 from governance.web.auth import Caller, Sessions, dedupe_key, fresh_seconds_max, session_seconds_max
 from governance.web.console import local_path
+from governance.web.questions import Question
 from tests.governance.web.kit import Api, Browser
 from tests.kit.world import World, settle
 
@@ -278,10 +278,26 @@ def test_a_repeat_is_found_by_its_person_and_request_only() -> None:
     assert dedupe_key("api", one, "ap_1", "") == ""
 
 
-def test_a_token_counts_as_fresh_for_its_own_person_only(world: World) -> None:
-    """Refused is the base of not being signed in, so that every caller of by_token may treat them alike."""
-    from governance.web.auth import by_token
+def test_a_step_up_takes_the_same_persons_token_again(
+    world: World, browser: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DESIGN 14.38: when policy wants a fresh sign-in, an older session gives no key until its own token is typed again."""
+    run = world.start()
+    world.until(run, "waiting_approval")
+    approval = world.waiting(run).asked.id
+    cleo = browser("cleo")
+    monkeypatch.setattr(Question, "step_up_seconds", property(lambda _: 0))
+    monkeypatch.setattr(Sessions, "is_fresh", lambda *_: False)
+    assert "Your personal token again" in cleo.get(f"/approvals/{approval}").text
+    for token in ("", "tk_nobody_has_this_token", world.token("ana"), world.token("dan")):
+        answer = cleo.decide(approval, "key", token=token)
+        assert (answer.status_code, "enter your personal token again" in answer.text) == (403, True), token
+    assert world.waiting(run).votes == ()
+    assert "Approved. It runs now." in cleo.decide(approval, "key", token=world.token("cleo")).text
 
-    with pytest.raises(Refused):
-        by_token(lambda kind, ref: None, world.token("bo"))
-    assert by_token(world.parts.dispatch.route, world.token("bo")).tenant == world.tenant
+
+def test_a_link_to_the_sign_in_page_does_not_end_a_session(browser: Open) -> None:
+    made = browser("bo")
+    answer = made.get("/sign-in?next=/people")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/people")
+    assert made.get("/people").status_code == 200
