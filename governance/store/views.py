@@ -245,6 +245,14 @@ def receipts(unit: Unit, name: str) -> tuple[ReceiptView, ...]:
     return tuple(_receipt(row) for row in rows)
 
 
+def kept(unit: Unit, name: str, digest: bytes) -> bytes | None:
+    """A payload that evidence only commits to; the tenant's own pages show it."""
+    row = unit.one(
+        "select body from payload where tenant = :tenant and run = :run and digest = :digest", run=name, digest=digest
+    )
+    return None if row is None else bytes(row[0])
+
+
 def votes(unit: Unit, approval: str) -> tuple[VoteView, ...]:
     """What people decided about one request, oldest first."""
     rows = unit.all(

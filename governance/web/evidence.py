@@ -11,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from engine.canonical import decode, sha256
 from engine.errors import BrokenLedger, Refused
 from engine.gate.receipt import read
+from engine.kernel import opened, reference_of
 from engine.ledger.entries import Fact
 from governance.commands.authority import allowed
 from governance.store import entries, views
@@ -41,20 +42,29 @@ class Shown:
 
 def receipts(unit: Unit, verify: Verify, run: str) -> tuple[Shown, ...]:
     """Every receipt of a run; one whose signature does not hold is shown as such, with nothing of what it says."""
-    return tuple(_shown(unit.tenant, row, verify) for row in views.receipts(unit, run))
+    return tuple(_shown(unit, row, verify, run) for row in views.receipts(unit, run))
 
 
-def _shown(tenant: str, row: ReceiptView, verify: Verify) -> Shown:
+def _shown(unit: Unit, row: ReceiptView, verify: Verify, run: str) -> Shown:
     digest = sha256(row.body).hex()
     try:
-        receipt = read(row.body, row.signature, row.key_id, lambda key, data, given: verify(tenant, key, data, given))
+        receipt = read(
+            row.body, row.signature, row.key_id, lambda key, data, given: verify(unit.tenant, key, data, given)
+        )
     except BrokenLedger as broken:
         return Shown(row, False, "", "", False, broken.reason, "", (), digest)
     payload: dict[str, Any] = decode(receipt.payload)
     error = ": ".join(part for part in (payload["error_class"], payload["message"]) if part)
     reverse = tuple((str(name), _words(value)) for name, value in payload["how_to_reverse"].items())
-    said = str(payload["response"].get("reason", "")) if receipt.how == "told" else ""
+    said = _told(unit, run, str(payload["response"].get("reason", ""))) if receipt.how == "told" else ""
     return Shown(row, True, receipt.how, receipt.resolved_by, receipt.reversible, error, said, reverse, digest)
+
+
+def _told(unit: Unit, run: str, reference: str) -> str:
+    """A person's words: the receipt commits to them, the tenant's own pages show them; other words are not shown."""
+    digest = reference_of(reference)
+    body = views.kept(unit, run, digest)
+    return str(opened(body)) if body is not None and sha256(body) == digest else ""
 
 
 def _words(value: Any) -> str:

@@ -169,7 +169,7 @@ def test_an_unknown_outcome_waits_for_a_persons_word(world: World, browser: Open
     assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{run}?done=happened")
     page = bo.get(answer.headers["location"]).text
     assert "Recorded that it happened." in page
-    assert "a person said so: bo" in page
+    assert "a person said so: bo<blockquote>I see the note in ServiceNow</blockquote>" in page
     assert bo.post(path, {**hidden, **said}).status_code == 409
     world.until(run, "waiting_approval")
 
