@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from engine.canonical import decode, sha256
 from engine.errors import BrokenLedger, Refused
 from engine.gate.receipt import read
-from engine.kernel import opened, reference_of
+from engine.kernel import opened
 from engine.ledger.entries import Fact
 from governance.commands.authority import allowed
 from governance.store import entries, views
@@ -56,13 +56,15 @@ def _shown(unit: Unit, row: ReceiptView, verify: Verify, run: str) -> Shown:
     payload: dict[str, Any] = decode(receipt.payload)
     error = ": ".join(part for part in (payload["error_class"], payload["message"]) if part)
     reverse = tuple((str(name), _words(value)) for name, value in payload["how_to_reverse"].items())
-    said = _told(unit, run, str(payload["response"].get("reason", ""))) if receipt.how == "told" else ""
+    said = _told(unit, run, payload["response"].get("reason")) if receipt.how == "told" else ""
     return Shown(row, True, receipt.how, receipt.resolved_by, receipt.reversible, error, said, reverse, digest)
 
 
-def _told(unit: Unit, run: str, reference: str) -> str:
+def _told(unit: Unit, run: str, reference: Any) -> str:
     """A person's words: the receipt commits to them, the tenant's own pages show them; other words are not shown."""
-    digest = reference_of(reference)
+    if type(reference) is not dict or type(reference.get("commit")) is not str:
+        return ""
+    digest = bytes.fromhex(reference["commit"])
     body = views.kept(unit, run, digest)
     return str(opened(body)) if body is not None and sha256(body) == digest else ""
 
