@@ -23,7 +23,8 @@ class Cancel:
             person = allowed(unit, actor, "cancel")
             case = cases.load(unit, run, lock=True)
             if case.ended or case.cancel_requested:
-                raise Refused(f"the run is already {case.state}", code="ended")
+                stands = case.state if case.ended else "being cancelled; what is in flight is finished first"
+                raise Refused(f"the run is already {stands}", code="ended")
             case.cancel_requested = True
             open_ones = [approvals.load(unit, one, lock=True) for one in approvals.open_of_run(unit, run)]
             text = reason[:reason_chars_max]

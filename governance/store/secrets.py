@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from engine.errors import BrokenLedger, OperatorError
 from governance.keys import Keyring, SealedKey, Signer, derive, seal, signed_by, unseal
+from governance.store import people
 from governance.store.unit import Database, Unit
 
 
@@ -57,6 +58,8 @@ class Secrets:
                 "select key_id, public, sealed from signing_key where tenant = :tenant and purpose = :purpose and state = 'active'",
                 purpose=purpose,
             )
+            if row is None:
+                people.tenant(unit)  # an unknown tenant is the caller's to mend, a missing key the operator's
         if row is None:
             raise OperatorError(
                 f"tenant {tenant} has no {purpose} key", code="no_key", next_step="`twokeys tenant add` makes them"

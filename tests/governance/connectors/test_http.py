@@ -61,32 +61,48 @@ def test_an_answer_is_read_strictly_and_whole(outside: Hostile, exchange: Exchan
     assert read(exchange).body == {"ok": True}
 
 
+REJECTED = ("rejected", False)
+AGAIN = ("error", True)
+NOBODY_KNOWS = ("unknown", False)
+
+
 @pytest.mark.parametrize(
-    ("status", "outcome", "error_class", "retryable"),
+    ("status", "error_class", "reading", "writing"),
     [
-        (400, "rejected", "rejected", False),
-        (401, "rejected", "not_authorized", False),
-        (403, "rejected", "not_authorized", False),
-        (404, "rejected", "target_not_found", False),
-        (409, "rejected", "rejected", False),
-        (422, "rejected", "rejected", False),
-        (429, "error", "rate_limited", True),
-        (500, "error", "server_error", True),
-        (503, "error", "server_error", True),
+        (400, "rejected", REJECTED, REJECTED),
+        (401, "not_authorized", REJECTED, REJECTED),
+        (403, "not_authorized", REJECTED, REJECTED),
+        (404, "target_not_found", REJECTED, REJECTED),
+        (409, "rejected", REJECTED, REJECTED),
+        (422, "rejected", REJECTED, REJECTED),
+        (429, "rate_limited", AGAIN, AGAIN),
+        # After these a write may have been committed: a gateway gave up, or the answer failed and not the deed.
+        (408, "server_error", AGAIN, NOBODY_KNOWS),
+        (500, "server_error", AGAIN, NOBODY_KNOWS),
+        (502, "server_error", AGAIN, NOBODY_KNOWS),
+        (503, "server_error", AGAIN, NOBODY_KNOWS),
+        (504, "server_error", AGAIN, NOBODY_KNOWS),
     ],
 )
-@pytest.mark.parametrize("call", [read, write])
 def test_what_a_status_means(
-    outside: Hostile, exchange: Exchange, call: Callable[[Exchange], Answer], status: int, outcome: str,
-    error_class: str, retryable: bool,
+    outside: Hostile, exchange: Exchange, status: int, error_class: str, reading: tuple[str, bool],
+    writing: tuple[str, bool],
 ) -> None:  # fmt: skip
     outside.says = lambda it: it.answer(status, b'{"error": {"message": "no"}}')
-    answer = call(exchange)
-    assert answer.outcome is not None
-    found = answer.outcome
-    assert (found.status, found.error_class, found.retryable) == (outcome, error_class, retryable)
-    assert found.response == {"status": status, "size": 28}
-    assert len(outside.requests) == 1
+    for call, expected in ((read, reading), (write, writing)):
+        found = call(exchange).outcome
+        assert found is not None
+        assert (found.status, found.retryable) == expected
+        assert (found.error_class, found.response) == (error_class, {"status": status, "size": 28})
+    assert len(outside.requests) == 2
+
+
+def test_a_server_that_asks_to_come_back_has_done_nothing(outside: Hostile, exchange: Exchange) -> None:
+    outside.says = lambda it: it.answer(503, b"", Retry_After="7")
+    for call in (read, write):
+        found = call(exchange).outcome
+        assert found is not None
+        assert (found.status, found.retryable, found.retry_after_seconds) == ("error", True, 7)
 
 
 @pytest.mark.parametrize(

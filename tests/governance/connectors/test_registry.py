@@ -43,18 +43,23 @@ def test_what_a_connector_declares_holds_together(name: str) -> None:
         assert 0 < field.chars_max <= 8_000
 
 
-def test_an_effect_key_names_what_is_done_to_what() -> None:
-    """S004: the same change of the same target is the same effect; anything else is another."""
+def keyed(given: str, target: str = "t", instance: str = "dev1", value: str = "2", promise: str = "r.0") -> str:
     spec = REGISTRY.spec("servicenow", "update")
+    fields = (Field("state", "set", value, "internal"),)
+    return effect_key(spec, Target("servicenow", "incident", target, instance), fields, promise, given)
 
-    def key(target: str = "t", instance: str = "dev1", value: str = "2", promise: str = "r.0") -> str:
-        fields = (Field("state", "set", value, "internal"),)
-        return effect_key(spec, Target("servicenow", "incident", target, instance), fields, promise, "")
 
-    assert key() == key(promise="another.7")
-    assert key().startswith("sn:incident:update:dev1:t:")
-    assert len({key(), key(target="u"), key(instance="dev2"), key(value="3")}) == 4
-    assert effect_key(spec, Target("s", "t", "i", "d"), (), "p", "given by the author") == "given by the author"
+def test_an_effect_is_named_by_its_place_unless_the_author_says_otherwise() -> None:
+    assert keyed("") != keyed("", promise="another.7")
+    assert keyed("given by the author") == keyed("given by the author", target="u", value="3")
+
+
+def test_a_named_template_names_what_is_done_to_what() -> None:
+    """S004: the same change of the same target is the same effect, whoever makes it; anything else is another."""
+    key = "sn:incident:update"
+    assert keyed(key) == keyed(key, promise="another.7")
+    assert keyed(key).startswith("sn:incident:update:dev1:t:")
+    assert len({keyed(key), keyed(key, target="u"), keyed(key, instance="dev2"), keyed(key, value="3")}) == 4
 
 
 def test_a_connection_does_not_show_its_credentials() -> None:

@@ -161,10 +161,12 @@ def test_too_many_requests_carries_when_to_come_again(connector: Connector, serv
     assert servicenow.writes("state") == []
 
 
-def test_a_server_error_may_be_tried_again(connector: Connector, servicenow: ServiceNow) -> None:
-    servicenow.plan("error_500", method="PATCH")
-    assert short(connector.perform(allowed(action("update")))) == ("error", "server_error", True)
-    assert servicenow.writes("state") == []
+def test_a_server_error_is_asked_again_for_a_read_and_unknown_for_a_write(
+    connector: Connector, servicenow: ServiceNow
+) -> None:
+    servicenow.plan("error_500", times=2)
+    assert short(connector.perform(allowed(action("lookup")))) == ("error", "server_error", True)
+    assert short(connector.perform(allowed(action("update")))) == ("unknown", "server_error", False)
 
 
 def test_a_slow_write_is_unknown_and_it_did_happen(connector: Connector, servicenow: ServiceNow) -> None:

@@ -9,10 +9,7 @@ import psycopg
 from psycopg import sql
 
 # Tables that no tenant owns, and why.
-UNOWNED = {
-    "alembic_version": "the schema's own revision",
-    "worker": "processes of the installation: a name and two times",
-}
+UNOWNED = {"alembic_version": "the schema's own revision"}
 
 _columns = """
 select a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef, a.attidentity::text

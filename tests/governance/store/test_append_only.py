@@ -106,7 +106,7 @@ def test_a_success_is_recorded_once_per_effect_key(app: Connection, owner: Conne
         catalog.insert(app, "receipt", again)
 
 
-def test_one_intent_per_effect_key(app: Connection, owner: Connection) -> None:
+def test_one_intent_per_effect_key_and_turn(app: Connection, owner: Connection) -> None:
     row = {**catalog.row_for(owner, "intent", "a"), "run": catalog.row_for(owner, "run", "a")["run"], "key": "one"}
     catalog.insert(app, "intent", row)
     with pytest.raises(errors.UniqueViolation, match="intent_pkey"), app.transaction():
@@ -119,7 +119,7 @@ def test_one_intent_per_effect_key(app: Connection, owner: Connection) -> None:
 @pytest.fixture
 def checkpoint(owner: Connection) -> Connection:
     """A checkpoint of size 7 that has not been signed."""
-    owner.execute("insert into checkpoint (tenant, size, root) values ('a', 7, '\\x07')")
+    owner.execute("insert into checkpoint (tenant, size, root, frontier) values ('a', 7, '\\x07', '{}')")
     return owner
 
 
@@ -134,7 +134,7 @@ def test_a_note_is_signed_once(checkpoint: Connection) -> None:
     assert checkpoint.execute("select note from checkpoint where size = 7").fetchone() == (b"first",)
 
 
-@pytest.mark.parametrize("change", ["root = '\\x08'", "size = 8"])
+@pytest.mark.parametrize("change", ["root = '\\x08'", "size = 8", "frontier = '{a}'"])
 @pytest.mark.parametrize("signed", [False, True])
 def test_what_a_checkpoint_is_about_never_changes(checkpoint: Connection, change: str, signed: bool) -> None:
     if signed:

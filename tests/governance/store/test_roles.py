@@ -30,7 +30,6 @@ ACROSS = {
 # Keys that the tenant does not lead, and why that is right.
 NOT_LED_BY_TENANT = {
     "route_pkey": "asked before the tenant is known: what an outside identity leads to",
-    "worker_pkey": "processes belong to the installation",
     "alembic_version_pkc": "the schema's own revision",
 }
 
@@ -60,6 +59,36 @@ def grants(connection: Connection, role: str) -> dict[str, list[str]]:
 
 
 # --- what each role may do --------------------------------------------------------------------------------------------
+
+
+def test_the_application_changes_only_what_has_a_state(superuser: Connection) -> None:
+    """Records are inserted and never changed; a definition, a policy and a key change their state and nothing else."""
+    whole = {table: set(rights) for table, rights in grants(superuser, "tk_app").items()}
+    inserted = {table for table, rights in whole.items() if "insert" in rights and "update" not in rights}
+    assert inserted == {
+        "action", "audit_head", "entry_pending", "intent", "journal", "payload", "policy", "receipt", "route", "signing_key",
+        "template", "verdict", "vote",
+    }  # fmt: skip
+    assert {table for table, rights in whole.items() if rights == {"select"}} == {
+        "alembic_version", "checkpoint", "entry", "step",
+    }  # fmt: skip
+    assert {table for table, rights in whole.items() if "delete" in rights} == {
+        "due", "inbox", "membership", "outbox", "outbox_due", "refusal", "work",
+    }  # fmt: skip
+    columns = superuser.execute(
+        "select c.relname::text, array_agg(a.attname::text order by a.attname) from pg_attribute a join pg_class c on c.oid = a.attrelid "
+        "cross join aclexplode(a.attacl) g join pg_roles r on r.oid = g.grantee where r.rolname = 'tk_app' and "
+        "g.privilege_type = 'UPDATE' group by 1"
+    ).fetchall()
+    assert dict(columns) == {
+        "checkpoint": ["note", "published_at"], "policy": ["state"], "signing_key": ["state"], "template": ["state"],
+    }  # fmt: skip
+    assert not {right for rights in whole.values() for right in rights} & {
+        "truncate",
+        "references",
+        "trigger",
+        "maintain",
+    }
 
 
 def test_the_dispatcher_holds_five_tables_of_ids_ranks_and_times(superuser: Connection) -> None:
