@@ -27,6 +27,7 @@ fault_delay_max_seconds = 60
 lease_seconds = 30
 heartbeat_seconds = 10
 claim_batch = 16
+faults_max = 9  # an item that came back this often is parked and shown
 hold_receipt_seconds_max = 0.05  # a receipt waits this long for the next verdict, never longer
 
 # Policy.

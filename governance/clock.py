@@ -22,6 +22,11 @@ def monotonic() -> float:
     return time.monotonic()
 
 
+def boottime() -> float:
+    """Seconds that never go back and count while the machine sleeps: a lease goes on running out during a suspend."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 def sleep(seconds: float) -> None:
     """Pause this thread."""
     time.sleep(seconds)

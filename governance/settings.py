@@ -116,6 +116,13 @@ def _build(found: dict[str, Any], source: dict[str, str]) -> Settings:
             field=PREFIX + "OPA_BINARY",
             next_step="policy_engine=managed needs the path of opa",
         )
+    if not settings.local and settings.lease_seconds < 30:
+        raise OperatorError(
+            "is below 30",
+            code="bad_setting",
+            field=PREFIX + "LEASE_SECONDS",
+            next_step="a lease outlives the longest call twice over",
+        )
     if not settings.local and not settings.slack_api_base.startswith(("https://slack.com/", "https://slack-gov.com/")):
         raise OperatorError(
             "is not Slack",

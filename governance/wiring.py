@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from engine.canonical import jcs, read_json, sha256
+from engine.canonical import read_json, sha256
 from engine.errors import CallerError, OperatorError
 from engine.gate.card import CardRecord
 from engine.ledger.bundle import PolicySource
@@ -234,17 +234,13 @@ class Parts:
 
     @cached_property
     def _judge(self) -> Judge:
-        def success_of(tenant: str, key: str) -> tuple[str, bytes, bytes, str] | None:
+        def key_state_of(tenant: str, key: str) -> around.KeyState:
             with self.database.unit(tenant, write=False) as unit:
-                return around.success_elsewhere(unit, key)
-
-        def holder_of(tenant: str, key: str) -> tuple[str, str] | None:
-            with self.database.unit(tenant, write=False) as unit:
-                return around.intent_holder(unit, key)
+                return around.key_state(unit, key)
 
         return Judge(
-            self.registry, instance_of=self.instance_of, policy_of=self.policies.of, hash_key=self.hash_key, success_of=success_of,
-            holder_of=holder_of, random_bytes=clock.random_bytes, monotonic=clock.monotonic,
+            self.registry, instance_of=self.instance_of, policy_of=self.policies.of, hash_key=self.hash_key,
+            key_state_of=key_state_of, random_bytes=clock.random_bytes, monotonic=clock.monotonic,
         )  # fmt: skip
 
     @cached_property

@@ -14,7 +14,7 @@ from engine.errors import Conflict, OperatorError, TwokeysError
 from engine.gate.permit import Permit
 from engine.gate.receipt import Outcome
 from engine.kernel import settle_cancel
-from engine.limits import claim_batch, heartbeat_seconds, hold_receipt_seconds_max
+from engine.limits import claim_batch, faults_max, heartbeat_seconds, hold_receipt_seconds_max
 from governance import clock, log
 from governance.stages import advance as advancing
 from governance.stages import ask as asking
@@ -23,11 +23,13 @@ from governance.stages.judge import Ask, Go, Judge, Opinion, Reuse
 from governance.stages.seal import Seal
 from governance.store import approvals, around, cases
 from governance.store.around import Around
-from governance.store.case import Case, FenceLost
+from governance.store.case import Case, FenceLost, Seen
 from governance.store.dispatch import Dispatch, Lease
 from governance.store.unit import Database
 
 _say = log.get("worker")
+# What somebody else's commit may have changed under a decision: load again and decide again.
+_moved = ("version", "busy", "approval_open", "intent_pkey", "receipt_success", "receipt_pkey")
 around_seconds_max = 1.0  # switches, people and policy older than this are read again before a verdict
 
 
@@ -50,6 +52,7 @@ class _Drive:
     case: Case
     around: Around
     read_at: float
+    until: float  # on the clock that counts a suspend: when the lease runs out at the earliest
     done: tuple[Permit, Outcome] | None = None  # performed, its receipt not yet committed
     opinion: Opinion | None = None  # given while the receipt was being committed
 
@@ -68,19 +71,18 @@ class Worker:
         self._wake = threading.Event()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="drive")
         self._side = ThreadPoolExecutor(threads, thread_name_prefix="judge")
-        self._held_until = clock.monotonic() + lease_seconds
         self._free = threading.Semaphore(threads)
+        # The lease each thread holds at this moment: only these are extended, so what a drive has lost sight of runs out.
+        self._held: dict[int, Lease] = {}
+        self._over = threading.Event()  # the drives have ended; until then the heartbeat goes on, also while stopping
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def run(self, tasks: tuple[tuple[str, float, Callable[[], int]], ...]) -> None:
         """Work until `stop`; each task (name, seconds between, step) runs in a thread of its own beside the drives."""
-        threads = [threading.Thread(target=self._every, args=task, name=task[0], daemon=True) for task in tasks]
-        threads.append(
-            threading.Thread(
-                target=self._every, args=("heartbeat", self._beat, self._heartbeat), name="heartbeat", daemon=True
-            )
-        )
+        every = (*tasks, ("seal", 0.1, self._seals))
+        threads = [threading.Thread(target=self._every, args=task, name=task[0], daemon=True) for task in every]
+        threads.append(threading.Thread(target=self._beats, name="heartbeat", daemon=True))
         for thread in threads:
             thread.start()
         pause = 0.02
@@ -94,6 +96,7 @@ class Worker:
             pause = min(pause * 1.5, 0.25)
         self._pool.shutdown(wait=True)
         self._side.shutdown(wait=True)
+        self._over.set()
         for thread in threads:
             thread.join(timeout=5)
 
@@ -107,13 +110,20 @@ class Worker:
         count = 0
         while not self._stop.is_set():
             leases = self._dispatch.claim(self._name, claim_batch, self._ttl)
-            self._held_until = clock.monotonic() + self._ttl
-            if not leases:
-                return count
             for lease in leases:
                 self._guarded(lease)
-                count += 1
+            sealed = self._seals()
+            if not leases and not sealed:
+                return count
+            count += len(leases) + sealed
         return count
+
+    def _seals(self) -> int:
+        """Seal what is due, one at a time and apart from the drives: a bucket that is slow or down holds no run."""
+        leases = self._dispatch.claim(self._name, 1, self._ttl, seals=True)
+        for lease in leases:
+            self._guarded(lease)
+        return len(leases)
 
     def _claim(self) -> bool:
         slots = 0
@@ -124,9 +134,7 @@ class Worker:
             return False
         leases: list[Lease] = []
         try:
-            asked_at = clock.monotonic()
             leases = self._dispatch.claim(self._name, slots, self._ttl)
-            self._held_until = max(self._held_until, asked_at + self._ttl) if leases else self._held_until
         except TwokeysError as error:
             _say.warning("claim failed", error=str(error))
             clock.sleep(0.5)
@@ -144,18 +152,23 @@ class Worker:
             self._wake.set()
 
     def _guarded(self, lease: Lease) -> None:
-        """One drive; whatever goes wrong is said with its run, and the lease brings it back."""
+        """One drive; whatever goes wrong is said with its run, and the lease that is held then brings it back."""
+        me = threading.get_ident()
+        self._held[me] = lease
         with log.about(tenant=lease.tenant, run=lease.run, item=lease.item, stage=lease.stage):
             try:
                 self._drive(lease)
             except FenceLost as error:
                 _say.warning("lease lost", reason=str(error))
+                self._put_back(self._held[me], str(error))
             except TwokeysError as error:
                 _say.error("stage failed", code=error.code, reason=str(error))
-                self._put_back(lease, str(error))
+                self._put_back(self._held[me], str(error))
             except Exception:  # a fault of ours in one run must not stop the others; the item comes back and shows it
                 _say.exception("stage crashed")
-                self._put_back(lease, "internal error")
+                self._put_back(self._held[me], "internal error")
+            finally:
+                del self._held[me]
 
     def _every(self, name: str, seconds: float, step: Callable[[], int]) -> None:
         while not self._stop.is_set():
@@ -169,24 +182,29 @@ class Worker:
                 _say.exception("task crashed", task=name)
             self._stop.wait(0.01 if busy and name != "heartbeat" else seconds)
 
-    def _heartbeat(self) -> int:
-        begun = clock.monotonic()
-        self._dispatch.heartbeat(self._name, self._ttl)
-        self._held_until = max(self._held_until, begun + self._ttl)
-        return 0
+    def _beats(self) -> None:
+        while not self._over.wait(self._beat):
+            try:
+                self._dispatch.extend(self._name, list(self._held.values()), self._ttl)
+            except TwokeysError as error:
+                _say.warning("heartbeat failed", code=error.code, reason=str(error))
 
     def _put_back(self, lease: Lease, reason: str) -> None:
+        """Give an item back with its reason; after ten faults it is parked, where people see it. Not ours any more: nothing."""
         with contextlib.suppress(TwokeysError), self._database.unit(lease.tenant) as unit:
-            unit.run(
-                "update work set state = 'ready', faults = faults + 1, owner = '', lease_until = null, "
-                "eligible_at = clock_timestamp() + make_interval(secs => least(60, 5 * (faults + 1))) "
+            mine = unit.run(
+                "update work set state = case when faults >= :most then 'parked' else 'ready' end, faults = faults + 1, owner = '', "
+                "lease_until = null, eligible_at = clock_timestamp() + make_interval(secs => least(60, 5 * (faults + 1))) "
                 "where tenant = :tenant and run = :run and item = :item and stage = :stage and owner = :owner and epoch = :epoch",
-                run=lease.run, item=lease.item, stage=lease.stage, owner=lease.owner, epoch=lease.epoch,
-            )  # fmt: skip
-            unit.run(
-                "update promise set last_error = :reason where tenant = :tenant and run = :run and promise = :item",
-                run=lease.run, item=lease.item, reason=reason[:500],
-            )  # fmt: skip
+                most=faults_max, run=lease.run, item=lease.item, stage=lease.stage, owner=lease.owner, epoch=lease.epoch,
+            ).rowcount  # fmt: skip
+            if mine == 1:
+                table = "promise set last_error" if lease.item else "run set error"
+                which = " and promise = :item" if lease.item else ""
+                unit.run(
+                    f"update {table} = :reason where tenant = :tenant and run = :run{which}",
+                    run=lease.run, item=lease.item, reason=reason[:500],
+                )  # fmt: skip
 
     # --- one run ------------------------------------------------------------------------------------------------------
 
@@ -199,13 +217,13 @@ class Worker:
             granted = self._decide_and_commit(drive)
             if granted is None:
                 return
-            self._outlive(effect_seconds_max)
+            self._outlive(drive)
             drive.done = (granted, self._hands.execute.perform(granted))
 
     def _load(self, lease: Lease) -> _Drive:
         with self._database.unit(lease.tenant, write=False) as unit:
             case = cases.load(unit, lease.run)
-            return _Drive(lease, case, around.load(unit, case), clock.monotonic())
+            return _Drive(lease, case, around.load(unit, case), clock.monotonic(), clock.boottime())
 
     def _decide_and_commit(self, drive: _Drive) -> Permit | None:
         """Decide as far as possible without touching the outside, commit once; decide again when the run moved meanwhile."""
@@ -214,29 +232,62 @@ class Worker:
                 granted = self._decide(drive)
                 self._commit(drive)
             except Conflict as error:
-                if error.code not in ("version", "busy", "approval_open", "intent_pkey", "receipt_success"):
+                if error.code not in _moved:
                     raise
-                fresh = self._load(drive.lease)
-                drive.case, drive.around, drive.read_at, drive.opinion = fresh.case, fresh.around, fresh.read_at, None
+                self._again(drive)
                 continue
+            except FenceLost:
+                self._say_late(drive)
+                raise
+            except Exception:  # raised again; before that a receipt that is already known is not thrown away
+                self._save_receipt(drive)
+                raise
             return granted
         raise OperatorError(f"run {drive.lease.run} moved twenty times while it was being decided", code="contention")
 
+    def _again(self, drive: _Drive) -> None:
+        fresh = self._load(drive.lease)
+        drive.case, drive.around, drive.read_at, drive.opinion = fresh.case, fresh.around, fresh.read_at, None
+
+    def _save_receipt(self, drive: _Drive) -> None:
+        """The effect is done and something after it failed: its receipt is committed alone, as long as the lease lasts."""
+        while drive.done is not None and drive.until - clock.boottime() > 1:
+            granted, outcome = drive.done
+            try:
+                self._again(drive)
+                drive.case.work_done.append((drive.lease.item, drive.lease.stage))
+                drive.case.now = max(drive.case.now, self._db_now(drive))
+                self._hands.execute.settle(drive.case, granted, outcome, how="performed", keep=False)
+                self._commit(drive)
+            except FenceLost:
+                self._say_late(drive)
+                return
+            except Conflict:
+                continue
+            except OperatorError as error:
+                _say.warning("receipt waits for the database", reason=str(error))
+                clock.sleep(0.5)
+
+    def _say_late(self, drive: _Drive) -> None:
+        if drive.done is not None:
+            granted, outcome = drive.done
+            _say.warning("late outcome", attempt=granted.attempt, outcome=outcome.status, action=granted.action_sha256)
+
     def _commit(self, drive: _Drive) -> None:
         kept = [row for row in drive.case.rows.get("work", ()) if row["state"] == "leased"]
+        begun = clock.boottime()
         with self._database.unit(drive.lease.tenant) as unit:
             cases.commit(unit, drive.case, (drive.lease,), keeper=(self._name, self._ttl))
+            held = drive.lease
             if kept:
                 item, stage = kept[-1]["item"], kept[-1]["stage"]
-                drive.lease = replace(
-                    drive.lease,
-                    item=item,
-                    stage=stage,
-                    epoch=cases.epoch_of(unit, drive.lease.run, item, stage),
-                    faults=0,
-                )
+                epoch = cases.epoch_of(unit, drive.lease.run, item, stage)
+                held = replace(drive.lease, item=item, stage=stage, epoch=epoch, owner=self._name, faults=0)
+        drive.lease, drive.done = held, None
+        if kept:
+            drive.until = begun + self._ttl
+        self._held[threading.get_ident()] = held
         drive.case.committed()
-        drive.done = None
 
     def _decide(self, drive: _Drive) -> Permit | None:
         case, stage = drive.case, drive.lease.stage
@@ -251,9 +302,9 @@ class Worker:
         if stage == "advance":
             return self._advance(drive)
         row = case.promises[drive.lease.item]
-        if row.state == "running":
-            return self._take_over(drive)
-        if row.state in ("succeeded", "failed_terminal", "canceled", "unknown", "waiting_approval"):
+        if row.state in ("running", "unknown"):
+            return self._look(drive)
+        if row.state in ("succeeded", "failed_terminal", "canceled", "waiting_approval"):
             return None
         return self._consider(drive, drive.lease.item)
 
@@ -281,14 +332,18 @@ class Worker:
             return None
         return self._consider(drive, promise)
 
-    def _take_over(self, drive: _Drive) -> Permit | None:
-        """An attempt was in flight when its worker was lost: look first, and never repeat blindly."""
+    def _look(self, drive: _Drive) -> Permit | None:
+        """An attempt was in flight when its worker was lost, or its outcome is unknown: look, and never repeat blindly."""
         case = drive.case
         row = case.promises[drive.lease.item]
         with self._database.unit(drive.lease.tenant, write=False) as unit:
             action = cases.action(unit, drive.lease.run, row.promise, row.rev)
         granted, outcome = self._hands.execute.look(case, action)
-        _say.info("took over", outcome=outcome.status)
+        _say.info("looked", outcome=outcome.status)
+        if row.state == "unknown" and outcome.status == "unknown":
+            # Nothing new: it goes on waiting for a person.
+            case.put_work(row.promise, "execute", parked=True)
+            return None
         self._hands.execute.settle(case, granted, outcome, how="looked")
         return self._go_on(drive)
 
@@ -307,10 +362,9 @@ class Worker:
         if ruling is None:
             return self._go_on(drive)
         if isinstance(ruling, Go):
-            first = (
-                not any(key == ruling.action.key for key, _ in case.receipts_n) and case.promises[promise].attempt == 0
-            )
-            return self._hands.execute.intend(case, ruling.action, ruling.judgement, ruling.release, first=first)
+            persons = ruling.release.persons if ruling.release else ()
+            case.intent_seen = Seen(drive.around.revision, drive.around.tenant.freeze, persons)
+            return self._hands.execute.intend(case, ruling.action, ruling.judgement, ruling.release, turn=ruling.turn)
         if isinstance(ruling, Ask):
             self._ask(drive, ruling, found)
             return None
@@ -325,7 +379,7 @@ class Worker:
 
     def _reuse(self, drive: _Drive, ruling: Reuse) -> Permit | None:
         with self._database.unit(drive.lease.tenant, write=False) as unit:
-            result = cases.result_under(unit, ruling.run, ruling.action.key)
+            result = cases.result_under(unit, ruling.run, ruling.promise)
         self._hands.execute.reuse(
             drive.case, ruling.action, ruling.run, ruling.body, ruling.signature, ruling.key_id, result
         )
@@ -354,13 +408,14 @@ class Worker:
             drive.case.work_done.append((promise, "judge"))
             return future.result()
 
-    def _outlive(self, seconds: float) -> None:
-        """The lease must outlive the call: extend it now if it would not, and give up the intent's call if it cannot be."""
-        if self._held_until - clock.monotonic() > seconds:
+    def _outlive(self, drive: _Drive) -> None:
+        """The lease must outlive the call: extend exactly this one if it would not, and leave the call undone if it is lost."""
+        if drive.until - clock.boottime() > effect_seconds_max:
             return
-        self._heartbeat()
-        if self._held_until - clock.monotonic() <= min(seconds, self._ttl / 2):
-            raise FenceLost("the lease would run out during the call")
+        begun = clock.boottime()
+        if self._dispatch.extend(self._name, [drive.lease], self._ttl) != 1:
+            raise FenceLost("the lease ran out before the call")
+        drive.until = begun + self._ttl
 
     def _db_now(self, drive: _Drive) -> datetime.datetime:
         """The database's clock as of the last read, moved on by our own monotonic seconds."""

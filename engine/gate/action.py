@@ -37,7 +37,8 @@ class OperationSpec:
     reversible: bool
     reversal: str = "none"  # inverse | manual | none
     risk: str = "low"  # the least tier an author may declare
-    key_template: str = ""  # names of the seed's effect keys; empty: connector:operation:target:fields_hash:promise
+    key_template: str = ""  # a named effect key that an author may choose instead of the one by position
+    settles_seconds: int = 300  # the longest an attempt may still be on the road: "unchanged" proves nothing before
     summary: str = ""  # what people read: "Update incident"
     result_fields: tuple[str, ...] = ()
 
@@ -87,6 +88,7 @@ class Action:
     preconditions: tuple[tuple[str, str], ...]
     key: str
     summary: str
+    salt: str  # unguessable outside, so that the digest of guessable values tells nothing
 
     def to_value(self) -> dict[str, Any]:
         """The canonical value: every key present."""
@@ -113,7 +115,7 @@ class Action:
 
 _plain = (
     "tenant workspace run promise step workflow version definition connector operation kind risk "
-    "reversible reversal amount_minor currency key summary"
+    "reversible reversal amount_minor currency key summary salt"
 ).split()
 _target = ("system", "type", "id", "instance")
 _field = ("name", "op", "value", "classification")
@@ -144,9 +146,11 @@ def fields_hash(fields: tuple[Field, ...]) -> str:
 
 
 def effect_key(spec: OperationSpec, target: Target, fields: tuple[Field, ...], promise: str, given: str) -> str:
-    """The one key under which this effect may happen at most once: the definition's template, the connector's, else its position."""
-    if given:
-        return given
+    """The one key under which this effect may happen at most once.
+
+    By position, unless the author gave a key, or named the connector's template: `sn:incident:update` stands for
+    `sn:incident:update:{instance}:{target}:{fields_hash}`, under which a repeat by another run is the same effect.
+    """
     parts = {
         "instance": target.instance,
         "target": target.id,
@@ -154,5 +158,16 @@ def effect_key(spec: OperationSpec, target: Target, fields: tuple[Field, ...], p
         "thread": next((f.value for f in fields if f.name == "thread_ts"), ""),
         "promise": promise,
     }
-    template = spec.key_template or spec.connector + ":" + spec.operation + ":{target}:{fields_hash}:{promise}"
-    return template.format(**parts)
+    if spec.key_template and given == template_name(spec):
+        return spec.key_template.format(**parts)
+    return given or f"{spec.connector}:{spec.operation}:{target.id}:{fields_hash(fields)}:{promise}"
+
+
+def template_name(spec: OperationSpec) -> str:
+    """What an author writes as `key` to choose the connector's template."""
+    return spec.key_template.partition(":{")[0]
+
+
+def same_effect(one: Action, other: Action) -> bool:
+    """Whether two proposals would do exactly the same to exactly the same target."""
+    return (one.connector, one.operation, one.target, one.fields) == (other.connector, other.operation, other.target, other.fields)

@@ -22,9 +22,10 @@ class Release:
 
 
 class Permit:
-    """Made only by `permit`; a connector accepts nothing else. It carries the complete action and the attempt."""
+    """Made only by `permit`; a connector accepts nothing else. It carries the complete action and the attempt, and is used once."""
 
     __slots__ = (
+        "_live",
         "action",
         "action_sha256",
         "approval",
@@ -44,6 +45,7 @@ class Permit:
         revision: str,
         approval: str,
         deadline: float,
+        live: bool,
     ) -> None:
         if made_by is not _made_here:
             raise TypeError("only engine.gate.permit makes a permit")
@@ -55,6 +57,13 @@ class Permit:
         self.policy_revision = revision
         self.approval = approval
         self.deadline_seconds = deadline
+        self._live = live
+
+    def use(self) -> None:
+        """Spend it, right before the call: a permit performs once, and a reopened one never."""
+        if not self._live:
+            raise TypeError("this permit performs nothing: it is spent, or it is for looking and settling only")
+        self._live = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +96,11 @@ def permit(
         raise Refused("policy denied this", code="denied")
     if release is not None and release.action_digest != action.digest:
         raise Refused("the keys were turned for another action", code="other_action")
-    return Permit(_made_here, action, attempt, judgement.n, judgement.policy_revision, approval, deadline_seconds)
+    return Permit(_made_here, action, attempt, judgement.n, judgement.policy_revision, approval, deadline_seconds, True)
 
 
 def reopened(
     action: Action, *, attempt: int, verdict_n: int, revision: str, approval: str, deadline_seconds: float
 ) -> Permit:
-    """The permit of an intent that is already on record, for looking and for settling only: `perform` under it is refused by the stage."""
-    return Permit(_made_here, action, attempt, verdict_n, revision, approval, deadline_seconds)
+    """The permit of an intent that is already on record, for looking and for settling only: it cannot be used."""
+    return Permit(_made_here, action, attempt, verdict_n, revision, approval, deadline_seconds, False)

@@ -373,12 +373,14 @@ class _Check:
         rows, head, version = read_journal(self.file(JOURNAL))
         events = journal_events(rows)
         leaf, count = journal_head(events)
-        if (head, version) != (leaf.hex(), count) or not count:
+        # A run that was cancelled before it began has no journal; every other one has.
+        unbegun = last.type == "run.closed" and last.body["status"] == "canceled" and last.body["journal_version"] == 0
+        if (head, version) != (leaf.hex(), count) or (not count and not unbegun):
             _wrong("journal-head", "its rows do not chain to the head that it names")
         if last.type == "run.closed":
             if (head, version) != (last.body["journal_head"], last.body["journal_version"]):
                 _wrong("journal-head", "is not the journal that the run was closed with")
-            if _event_type(events[-1]) not in _run_ends:
+            if events and _event_type(events[-1]) not in _run_ends:
                 _wrong("journal-end", f"ends with {_event_type(events[-1])}")
         places = set()
         for number, event in enumerate(events):

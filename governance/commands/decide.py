@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.canonical import sha256
-from engine.errors import CallerError, Conflict, OperatorError, Refused
+from engine.errors import BrokenJournal, BrokenLedger, CallerError, Conflict, OperatorError, Refused
 from engine.gate import approval as gate
 from engine.kernel import Signalled
 from engine.ledger.entries import Fact
@@ -71,8 +71,12 @@ class Decide:
                 answer = self._decide(unit, press)
                 self._reply(unit, press, answer)
                 return answer
+        except (BrokenJournal, BrokenLedger):
+            sentence = "Nothing was recorded: the record of this run cannot be trusted, and an operator has to look at it first."
+            return Answer("broken", False, sentence, "", 0, 0)
         except (Conflict, OperatorError) as error:
-            sentence = f"Nothing was recorded ({error.reason}). Try again."
+            why = error.reason if isinstance(error, OperatorError) else "somebody else is deciding this at this moment"
+            sentence = f"Nothing was recorded: {why}. Try again."
             return Answer("try_again", False, sentence, "", 0, 0)
 
     def _decide(self, unit: Unit, press: Press) -> Answer:
@@ -82,6 +86,9 @@ class Decide:
             return Answer(error.code, False, str(error), "", 0, 0)
         case = cases.load(unit, run, lock=True)
         found = approvals.load(unit, press.approval, lock=True)
+        before = outbox.answered(unit, press.dedupe_key) if press.dedupe_key else None
+        if before is not None:
+            return Answer(**before)
         try:
             person = who(unit, Actor(press.actor_kind, press.actor_ref))
         except Refused as refused:
@@ -187,7 +194,8 @@ class Decide:
         }
         case.note("approval.released", body)
         case.accept(Signalled(f"approval:{asked.id}", "approved"))
-        case.touch(asked.promise, state="ready")
+        # The hours that people took are not the step's: its time to run begins now.
+        case.touch(asked.promise, state="ready", deadline_at=None)
         case.state = "running"
         case.put_work(asked.promise, "execute")
 

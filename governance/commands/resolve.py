@@ -11,7 +11,7 @@ from engine.gate.receipt import Outcome
 from engine.kernel import payload, settle_cancel
 from engine.limits import reason_chars_max
 from governance.commands.authority import Actor, allowed
-from governance.store import cases
+from governance.store import approvals, cases
 from governance.store.case import Case
 from governance.store.unit import Database
 
@@ -60,6 +60,13 @@ class Resolve:
                 )
             if person.person in case.origin.lineage:
                 raise Refused("you asked for this, so another person must say what happened", code="lineage")
+            if row.approval:
+                groups = approvals.load(unit, row.approval, lock=True).asked.groups
+                if not groups.intersection(person.groups):
+                    names = ", ".join(f"@{group}" for group in sorted(groups))
+                    raise Refused(
+                        f"only those who could hold a key may say what happened: {names}", code="not_approver"
+                    )
             action = cases.action(unit, run, promise, row.rev)
             granted = reopened(
                 action,

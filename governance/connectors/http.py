@@ -73,16 +73,17 @@ class Exchange:
 
 def _understood(status: int, raw: bytes, headers: Mapping[str, str], changes: bool) -> Answer:
     if status >= 300:
-        return Answer(status, None, _refused(status, raw, headers), headers)
+        return Answer(status, None, _refused(status, raw, headers, changes), headers)
     try:
         return Answer(status, read_json(raw, floats=True), None, headers)
     except CallerError as error:
         return _none(_lost(changes, "malformed_answer", error.reason))
 
 
-def _refused(status: int, raw: bytes, headers: Mapping[str, str]) -> Outcome:
+def _refused(status: int, raw: bytes, headers: Mapping[str, str], changes: bool) -> Outcome:
     seen = {"status": status, "size": len(raw)}
-    if status == 429:
+    if status == 429 or (status == 503 and "retry-after" in headers):
+        # Asked to come back: the request was turned away before anything was done.
         after = headers.get("retry-after", "")
         seconds = int(after) if after.isascii() and after.isdigit() and len(after) < 6 else 0
         return Outcome(
@@ -93,7 +94,10 @@ def _refused(status: int, raw: bytes, headers: Mapping[str, str]) -> Outcome:
             retryable=True,
             retry_after_seconds=seconds,
         )
-    if status >= 500:
+    if changes and (status >= 500 or status == 408):
+        # A gateway's 502 or 504, or a 500 after the commit: the write may have happened.
+        return Outcome("unknown", response=seen, error_class="server_error", message=f"answered {status}")
+    if status >= 500 or status == 408:
         return Outcome("error", response=seen, error_class="server_error", message=f"answered {status}", retryable=True)
     if status == 404:
         return Outcome(

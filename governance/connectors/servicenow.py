@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,14 +51,16 @@ class ServiceNow:
 
     def __init__(self, connection_of: ConnectionOf) -> None:
         self._connection_of = connection_of
+        self._lock = threading.Lock()
         self._open: dict[tuple[str, str, str, str], Exchange] = {}
 
     def _exchange(self, tenant: str) -> Exchange:
         c = self._connection_of(tenant, "servicenow")
         name = (c.base_url, c.user, c.secret, c.instance)
-        if name not in self._open:
-            self._open[name] = Exchange(c.base_url, c.user, c.secret, seconds=_seconds)
-        return self._open[name]
+        with self._lock:
+            if name not in self._open:
+                self._open[name] = Exchange(c.base_url, c.user, c.secret, seconds=_seconds)
+            return self._open[name]
 
     def _path(self, action: Action) -> str:
         if not _sys_id.fullmatch(action.target.id):

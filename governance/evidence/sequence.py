@@ -6,13 +6,16 @@ from collections.abc import Callable
 
 from engine.errors import BrokenLedger
 from engine.ledger.notes import Checkpoint, log_origin, sign_note, write_vkey
+from engine.ledger.tree import Frontier
 from engine.ledger.trust import write_trust
+from governance import log
 from governance.keys import Signer
 from governance.store import entries, secrets
 from governance.store.dispatch import Dispatch
 from governance.store.entries import Sequencer
 from governance.store.unit import Database
 
+_say = log.get("log")
 batch = 500
 
 
@@ -30,9 +33,11 @@ class Log:
         """One round over all tenants; how many entries got their position."""
         moved = 0
         for tenant in self._dispatch.tenants():
-            count = self._sequencer.step(tenant, batch)
-            moved += count
-            self._sign(tenant)
+            try:
+                moved += self._sequencer.step(tenant, batch)
+                self._sign(tenant)
+            except Exception as error:  # one tenant's broken log stops that log, and is said, and stops no other
+                _say.error("log stopped", tenant=tenant, reason=str(error))
         return moved
 
     def _sign(self, tenant: str) -> None:
@@ -40,7 +45,13 @@ class Log:
         if fixed is None:
             return
         with self._database.unit(tenant, statement_seconds=30) as unit:
-            if entries.recomputed_root(unit, fixed.size) != fixed.root:
+            before = entries.signed_before(unit, fixed.size)
+            if before is not None and before.frontier.root != before.root:
+                raise BrokenLedger(
+                    f"the last checkpoint of {tenant} does not hash to its own root", code="root_mismatch"
+                )
+            since = before.frontier if before is not None else Frontier()
+            if entries.recomputed_root(unit, since, fixed.size) != fixed.root:
                 raise BrokenLedger(
                     f"the stored entries of {tenant} do not hash to the head of its log", code="root_mismatch"
                 )

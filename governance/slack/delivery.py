@@ -17,7 +17,6 @@ from governance.store.unit import Database
 
 _say = log.get("slack")
 hold_seconds = 30.0
-tries_max = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +52,20 @@ class Delivery:
         for tenant, row_id in found:
             with self._database.unit(tenant, write=False) as unit:
                 taken = outbox.take(unit, row_id)
-                older = taken is not None and outbox.is_behind(unit, row_id, taken[1])
+                older = taken is not None and outbox.is_behind(unit, row_id, taken[0], taken[1])
             if taken is None:
                 continue
             row = _Row(tenant, row_id, *taken)
             with log.about(tenant=tenant, outbox=row_id, kind=row.kind):
-                if older:
-                    # One writer per card: what was queued before this must be through first.
-                    self._later(row, "waits for an older message of the same card", 0.3)
-                else:
-                    self._deliver(row)
+                try:
+                    if older:
+                        # One writer per card: what was queued before this must be through first.
+                        self._later(row, "waits for an older message of the same card", 0.3, counts=False)
+                    else:
+                        self._deliver(row)
+                except Exception as error:  # one row that cannot be rendered must not hold back everybody else's
+                    _say.error("message stuck", reason=str(error))
+                    self._later(row, str(error), _pause(row))
         return len(found)
 
     def _deliver(self, row: _Row) -> None:
@@ -70,11 +73,11 @@ class Delivery:
             place = approvals.card_place(unit, row.ref) if row.ref.startswith("ap_") else None
             installed = templates.installation(unit)
         if installed is None:
-            self._later(row, "no Slack workspace is installed", 60)
+            self._later(row, "no Slack workspace is installed", 60, counts=False)
             return
         job = self._job(row, installed.channel, place)
         if job is None:
-            self._later(row, "the card is not posted yet", 0.5)
+            self._later(row, "the card is not posted yet", 0.5, counts=False)
             return
         sent = self._sender.send(job)
         other = instead(job, sent)
@@ -110,18 +113,25 @@ class Delivery:
                         sent.blocks_sha256,
                     )  # fmt: skip
                 outbox.sent(unit, row.id)
-        elif sent.kind == "rejected" or row.tries >= tries_max:
+        elif sent.kind == "rejected":
             _say.error("slack refused", error=sent.error)
             with self._database.unit(row.tenant) as unit:
                 outbox.failed(unit, row.id, sent.error)
+                if row.kind == "card" and not job.get("ts"):
+                    outbox.failed_with(unit, row.ref, f"the card was refused: {sent.error}")
         else:
-            # Later and unknown alike: a card posted twice is harmless, because authority is in the record.
+            # Later and unknown alike, for as long as it takes: a card posted twice is harmless, because authority is in the record.
             _say.warning("slack did not take it", outcome=sent.kind, error=sent.error)
-            self._later(row, sent.error, max(float(sent.retry_after_s), min(60.0, 0.5 * 2**row.tries)))
+            self._later(row, sent.error, max(float(sent.retry_after_s), _pause(row)))
 
-    def _later(self, row: _Row, why: str, seconds: float) -> None:
+    def _later(self, row: _Row, why: str, seconds: float, *, counts: bool = True) -> None:
         with self._database.unit(row.tenant) as unit:
-            outbox.again(unit, row.id, why, seconds)
+            outbox.again(unit, row.id, why, seconds, counts=counts)
+
+
+def _pause(row: _Row) -> float:
+    """0.5 s doubling to 60 s."""
+    return min(60.0, 0.5 * 2.0 ** min(row.tries, 10))
 
 
 def _words(row: _Row) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from engine.gate.action import Action
+from engine.errors import TwokeysError
+from engine.gate.action import Action, OperationSpec
 from engine.gate.permit import Judgement, Permit, Release, permit, reopened
 from engine.gate.receipt import Outcome, Receipt, read, write
 from engine.gate.retry import next_delay
@@ -35,6 +36,9 @@ class Connectors(Protocol):
     def of(self, connector: str) -> Performs:
         """The connector of that name."""
 
+    def spec(self, connector: str, operation: str) -> OperationSpec:
+        """The declaration of one operation."""
+
 
 class Execute:
     """The hands of this stage: connectors, the executor's key, and chance for jitter."""
@@ -56,19 +60,19 @@ class Execute:
         self._hash_key = hash_key
         self._chance = chance
 
-    def intend(
-        self, case: Case, action: Action, judgement: Judgement, release: Release | None, *, first: bool
-    ) -> Permit:
-        """Pass the gate and write the intent; the permit may be used once this is committed. `first`: the key has no intent yet."""
+    def intend(self, case: Case, action: Action, judgement: Judgement, release: Release | None, *, turn: int) -> Permit:
+        """Pass the gate and write the intent; the permit may be used once this is committed. `turn` 0: the key's intent is ours already."""
         invoke = case.history.invoke(case.promise_id(action.promise))
         assert invoke is not None
         attempt = invoke.attempt + 1
         granted = permit(action, judgement, release, attempt=attempt, deadline_seconds=effect_seconds_max)
         case.accept(Started(case.promise_id(action.promise), attempt))
-        if first:
-            case.add("intent", key=granted.key, promise=action.promise, action_digest=action.digest)
+        if turn:
+            case.add("intent", key=granted.key, turn=turn, promise=action.promise, action_digest=action.digest)
             case.writes += action.kind != "read"
-        case.touch(action.promise, state="running", attempt=attempt, last_error="", next_eligible_at=None)
+        case.touch(
+            action.promise, state="running", attempt=attempt, started_at=case.now, last_error="", next_eligible_at=None
+        )
         case.state = "running"
         case.put_work(action.promise, "execute", keep=True)
         case.note(
@@ -81,11 +85,18 @@ class Execute:
         return granted
 
     def perform(self, granted: Permit) -> Outcome:
-        """The one call that changes the outside."""
-        return self._registry.of(granted.action.connector).perform(granted)
+        """The one call that changes the outside. A fault of ours before it is an error; one that nobody expected is unknown."""
+        granted.use()
+        try:
+            return self._registry.of(granted.action.connector).perform(granted)
+        except TwokeysError as error:
+            # Connections and credentials are read before anything is sent.
+            return Outcome("error", error_class=error.code, message=str(error), retryable=True)
+        except Exception as error:  # the call may have been on the road: nobody knows, so nothing is retried
+            return Outcome("unknown", error_class="connector_fault", message=type(error).__name__)
 
     def look(self, case: Case, action: Action) -> tuple[Permit, Outcome]:
-        """After a take-over: what the outside can prove about the attempt that was in flight."""
+        """After a take-over or an unknown outcome: what the outside can prove about the attempt that was in flight."""
         row = case.promises[action.promise]
         again = reopened(
             action,
@@ -99,11 +110,24 @@ class Execute:
             return again, Outcome(
                 "error", error_class="lease_expired", message="the worker that read this is gone", retryable=True
             )
-        outcome = self._registry.of(action.connector).look(again)
+        try:
+            outcome = self._registry.of(action.connector).look(again)
+        except TwokeysError as error:
+            return again, Outcome("unknown", error_class=error.code, message=str(error))
+        if outcome is not None and outcome.status == "rejected" and self.settles_at(case, action) > case.now:
+            # Unchanged is not "did not happen" while the first attempt may still be on the road.
+            outcome = None
         if outcome is None:
             text = "the worker that did this is gone and the outside cannot prove whether it happened"
             return again, Outcome("unknown", error_class="lease_expired", message=text)
         return again, outcome
+
+    def settles_at(self, case: Case, action: Action) -> datetime.datetime:
+        """When an attempt can no longer be on the road."""
+        started = case.promises[action.promise].started_at or case.now
+        return started + datetime.timedelta(
+            seconds=self._registry.spec(action.connector, action.operation).settles_seconds
+        )
 
     def settle(
         self, case: Case, granted: Permit, outcome: Outcome, *, how: str, person: str = "", keep: bool = True
@@ -119,7 +143,9 @@ class Execute:
             return receipt
         if receipt.status == "unknown":
             case.touch(action.promise, state="unknown", last_error=f"{outcome.error_class}: {outcome.message}"[:500])
-            case.put_work(action.promise, "execute", parked=True)
+            # Looked at once more when the attempt can no longer be on the road; a person may answer before.
+            seconds = (self.settles_at(case, action) - case.now).total_seconds()
+            case.put_work(action.promise, "execute", wait_seconds=max(seconds, 0.0), parked=seconds <= 0)
             case.show_card(case.promises[action.promise].approval)
             row = case.promises[action.promise]
             case.posts.append(("unknown", row.approval, {"run": case.origin.run, "step": row.step}))

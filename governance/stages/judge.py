@@ -9,7 +9,7 @@ from typing import Protocol
 
 from engine.errors import CallerError
 from engine.gate import approval as gate
-from engine.gate.action import Action, Field, OperationSpec, Target, effect_key
+from engine.gate.action import Action, Field, OperationSpec, Target, effect_key, same_effect
 from engine.gate.permit import Judgement, Release
 from engine.gate.question import Grant, People, ask, moment, request_id
 from engine.gate.receipt import CannotLook, Outcome
@@ -17,9 +17,9 @@ from engine.gate.retry import fault_delay
 from engine.gate.verdict import Judged, Policy, judge
 from engine.kernel import proposal_from, reference_of
 from engine.program.interpreter import Propose
-from governance.keys import hashed
+from governance.keys import hashed, mac
 from governance.store.approvals import Recorded
-from governance.store.around import Around
+from governance.store.around import Around, Holder, KeyState, Success
 from governance.store.case import Case
 
 
@@ -40,6 +40,9 @@ class Connectors(Protocol):
         """The connector of that name."""
 
 
+_nothing_known = KeyState(None, None, {})
+
+
 @dataclass(frozen=True, slots=True)
 class Opinion:
     """What was found out about one promise without changing anything: the complete action and the verdict on it."""
@@ -49,8 +52,7 @@ class Opinion:
     action: Action | None
     judged: Judged | None
     cannot: Outcome | None = None
-    reuse: tuple[str, bytes, bytes, str] | None = None  # run, envelope, signature, key id of an earlier success
-    held_by: str = ""  # the run whose intent already holds this effect key
+    keyed: KeyState = _nothing_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Go:
     action: Action
     judgement: Judgement
     release: Release | None
-    spec_kind: str
+    turn: int  # of the key's intent; 0 when this very operation holds it already
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class Reuse:
 
     action: Action
     run: str
+    promise: str
     body: bytes
     signature: bytes
     key_id: str
@@ -93,8 +96,7 @@ class Judge:
         instance_of: Callable[[str, str], str],
         policy_of: Callable[[str, str], Policy],
         hash_key: Callable[[str], bytes],
-        success_of: Callable[[str, str], tuple[str, bytes, bytes, str] | None],
-        holder_of: Callable[[str, str], tuple[str, str] | None],
+        key_state_of: Callable[[str, str], KeyState],
         random_bytes: Callable[[int], bytes],
         monotonic: Callable[[], float],
     ) -> None:
@@ -102,8 +104,7 @@ class Judge:
         self._instance_of = instance_of
         self._policy_of = policy_of
         self._hash_key = hash_key
-        self._success_of = success_of
-        self._holder_of = holder_of
+        self._key_state_of = key_state_of
         self._random_bytes = random_bytes
         self._monotonic = monotonic
 
@@ -116,12 +117,9 @@ class Judge:
             action = self._action(case, promise, proposal)
         except CannotLook as error:
             return Opinion(promise, proposal, None, None, cannot=error.outcome)
-        reuse = self._success_of(action.tenant, action.key)
-        if reuse is not None:
-            return Opinion(promise, proposal, action, None, reuse=reuse)
-        holder = self._holder_of(action.tenant, action.key)
-        if holder is not None and holder != (action.run, action.promise):
-            return Opinion(promise, proposal, action, None, held_by=holder[0])
+        keyed = self._key_state_of(action.tenant, action.key)
+        if keyed.success is not None or _held_elsewhere(keyed.holder, action):
+            return Opinion(promise, proposal, action, None, keyed=keyed)
         row = case.promises[promise]
         again = found is not None or row.attempt > 0
         question = ask(
@@ -136,7 +134,7 @@ class Judge:
             accepted=(around.revision,),
             monotonic=self._monotonic,
         )
-        return Opinion(promise, proposal, action, judged)
+        return Opinion(promise, proposal, action, judged, keyed=keyed)
 
     def _action(self, case: Case, promise: str, proposal: Propose) -> Action:
         o = case.origin
@@ -163,6 +161,7 @@ class Judge:
             definition=o.definition.hex(), connector=spec.connector, operation=spec.operation, kind=spec.kind, risk=proposal.risk,
             reversible=spec.reversible, reversal=spec.reversal, target=target, fields=tuple(fields), amount_minor=proposal.amount_minor,
             currency=proposal.currency, preconditions=(), key=key, summary=spec.summary,
+            salt=mac(o.salt_key, "twokeys/action/v1", promise).hex()[:32],
         )  # fmt: skip
         seen = self._registry.of(spec.connector).observe(action)
         return replace(action, preconditions=tuple(sorted(seen.items())))
@@ -183,15 +182,18 @@ class Judge:
             )
             return None
         self._propose(case, promise, action)
+        for attempt, n in opinion.keyed.receipts.items():
+            case.receipts_n[action.key, attempt] = max(n, case.receipts_n.get((action.key, attempt), 0))
+        if opinion.keyed.success is not None:
+            return self._reuse(case, promise, action, opinion.keyed.success, faults)
         limit = around.definition.max_writes
-        if opinion.reuse is None and action.kind != "read" and row.attempt == 0 and limit and case.writes >= limit:
+        if action.kind != "read" and row.attempt == 0 and limit and case.writes >= limit:
             text = f"this workflow may write {limit} times in a run, and has"
             self._stuck(case, promise, "cap_writes_per_run", text, False, faults)
             return None
-        if opinion.reuse is not None:
-            return Reuse(action, *opinion.reuse)
-        if opinion.held_by:
-            text = f"run {opinion.held_by} holds the intent of the same effect"
+        holder = opinion.keyed.holder
+        if holder is not None and _held_elsewhere(holder, action):
+            text = f"run {holder.run} holds the intent of the same effect"
             self._stuck(case, promise, "effect_in_progress", text, True, faults)
             return None
         assert opinion.judged is not None
@@ -204,23 +206,30 @@ class Judge:
             text = "; ".join(f"{r.code}: {r.message}" for r in verdict.reasons) if reason else "policy denied this"
             self._stuck(case, promise, code, text, verdict.retryable, faults)
             return None
-        return self._gate(case, around, action, opinion.judged, n, found)
+        return self._gate(case, around, action, opinion.judged, n, found, _turn(holder, action))
 
     def _gate(
-        self, case: Case, around: Around, action: Action, judged: Judged, n: int, found: Recorded | None
+        self, case: Case, around: Around, action: Action, judged: Judged, n: int, found: Recorded | None, turn: int
     ) -> Go | Ask:
         v = judged.verdict
         judgement = Judgement(n, v.effect, v.action_sha256, v.keys, v.tier, v.policy_revision)
         if found is None:
-            return Go(action, judgement, None, action.kind) if v.effect == "allow" else Ask(action, judged, n)
+            return Go(action, judgement, None, turn) if v.effect == "allow" else Ask(action, judged, n)
         people = {name: _person(around, name) for name in around.profiles}
         if found.asked.action_digest == action.digest and gate.stands(found.asked, v, found.votes, people, case.now):
             persons = gate.standing(found.asked, found.votes, people, case.now)
             release = Release(found.asked.id, action.digest, persons, found.asked.keys, found.asked.tier)
-            return Go(action, judgement, release, action.kind)
+            return Go(action, judgement, release, turn)
         # The world moved under the keys, or policy wants more than they give: people look again, even where a plain
         # allow would do now, because what they agreed to is not what would run.
         return Ask(action, judged, n)
+
+    def _reuse(self, case: Case, promise: str, action: Action, success: Success, faults: int) -> Reuse | None:
+        if same_effect(success.action, action):
+            return Reuse(action, success.run, success.promise, success.body, success.signature, success.key_id)
+        text = f"run {success.run} did something else under the same effect key"
+        self._stuck(case, promise, "key_conflict", text, False, faults)
+        return None
 
     def _propose(self, case: Case, promise: str, action: Action) -> None:
         row = case.promises[promise]
@@ -271,6 +280,16 @@ class Judge:
         else:
             case.finish(promise, ok=False, error_class=code, message=text)
             case.put_work("", "advance", keep=True)
+
+
+def _held_elsewhere(holder: Holder | None, action: Action) -> bool:
+    return holder is not None and not holder.free and (holder.run, holder.promise) != (action.run, action.promise)
+
+
+def _turn(holder: Holder | None, action: Action) -> int:
+    if holder is None:
+        return 1
+    return 0 if (holder.run, holder.promise) == (action.run, action.promise) else holder.turn + 1
 
 
 def _person(around: Around, name: str) -> gate.Person:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from engine.errors import CallerError
+from contextlib import suppress
+
+from engine.errors import CallerError, TwokeysError
 from engine.kernel import Signalled
 from engine.ledger.entries import Fact
+from governance import log
 from governance.store import approvals, cases, entries
 from governance.store.dispatch import Dispatch
 from governance.store.unit import Database, Unit
+
+_say = log.get("tick")
 
 
 class Tick:
@@ -21,17 +26,32 @@ class Tick:
         """Settle up to a hundred due clocks; how many there were."""
         found = self._dispatch.due(100)
         for tenant, kind, ref in found:
-            with self._database.unit(tenant) as unit:
-                if kind == "approval":
-                    self._expire(unit, ref)
-                elif kind == "refusals":
-                    self._tell_refusals(unit, ref)
-                unit.run(
-                    "delete from due where tenant = :tenant and kind = :kind and ref = :ref and at <= clock_timestamp()",
-                    kind=kind,
-                    ref=ref,
-                )
+            try:
+                self._settle(tenant, kind, ref)
+            except Exception as error:  # one broken run must not keep everybody else's clocks from being heard
+                _say.error("clock stuck", tenant=tenant, kind=kind, ref=ref, reason=str(error))
+                self._later(tenant, kind, ref)
         return len(found)
+
+    def _later(self, tenant: str, kind: str, ref: str) -> None:
+        with suppress(TwokeysError), self._database.unit(tenant) as unit:
+            unit.run(
+                "update due set at = clock_timestamp() + interval '1 minute' where tenant = :tenant and kind = :kind and ref = :ref",
+                kind=kind,
+                ref=ref,
+            )
+
+    def _settle(self, tenant: str, kind: str, ref: str) -> None:
+        with self._database.unit(tenant) as unit:
+            if kind == "approval":
+                self._expire(unit, ref)
+            elif kind == "refusals":
+                self._tell_refusals(unit, ref)
+            unit.run(
+                "delete from due where tenant = :tenant and kind = :kind and ref = :ref and at <= clock_timestamp()",
+                kind=kind,
+                ref=ref,
+            )
 
     def _expire(self, unit: Unit, approval: str) -> None:
         try:

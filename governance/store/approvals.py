@@ -85,7 +85,7 @@ def load(unit: Unit, approval: str, *, lock: bool = False) -> Recorded:
         raise AssertionError("an approval that has a run has a row")
     asked = _asked(row, unit.tenant)
     votes = unit.all(
-        "select person, kind, at, action_digest, card_digest, reason from vote where tenant = :tenant and approval = :approval "
+        "select person, kind, at, action_digest, card_digest, reason, via from vote where tenant = :tenant and approval = :approval "
         "order by at, person",
         approval=approval,
     )
@@ -99,7 +99,8 @@ def load(unit: Unit, approval: str, *, lock: bool = False) -> Recorded:
     )  # fmt: skip
     assert rest is not None
     return Recorded(
-        asked=asked, votes=tuple(Vote(v[0], v[1], v[2], bytes(v[3]), bytes(v[4])) for v in votes), reasons=tuple(v[5] for v in votes),
+        asked=asked, votes=tuple(Vote(v[0], v[1], v[2], bytes(v[3]), bytes(v[4]), signed_in=v[6] == "console") for v in votes),
+        reasons=tuple(v[5] for v in votes),
         card_rev=row[11], verdict_n=row[12], rev=rest[1], action=action_from(bytes(rest[0])),
         verdict=verdict_from(read_json(bytes(rest[2]))),
         workflow=rest[3], version=rest[4], trigger=rest[5], promise_state=rest[6], promise_error=rest[7], decided_at=row[13],
@@ -163,7 +164,8 @@ def card_place(unit: Unit, approval: str) -> tuple[str, str, int, int] | None:
 def card_posted(unit: Unit, approval: str, channel: str, ts: str, rendered: int, blocks_sha256: str) -> None:
     """Where the card is now and what it shows."""
     unit.run(
-        "update card set channel = :channel, ts = :ts, rendered = greatest(rendered, :rendered), blocks_sha256 = :blocks where tenant = :tenant and "
+        "update card set channel = :channel, ts = :ts, rendered = greatest(rendered, :rendered), blocks_sha256 = :blocks where "
+        "tenant = :tenant and "
         "approval = :approval",
         approval=approval, channel=channel, ts=ts, rendered=rendered, blocks=blocks_sha256,
     )  # fmt: skip

@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.gate.action import Action, action_from
 from engine.gate.question import Facts, Freeze, Usage
 from engine.program.definition import Definition
 from governance.store import people, templates
@@ -46,8 +47,8 @@ class Around:
 def load(unit: Unit, case: Case) -> Around:
     """Everything a verdict about this run needs."""
     row = unit.one(
-        "select (select count(*) from receipt r where r.tenant = :tenant and r.status = 'ok' and r.at > clock_timestamp() - "
-        "interval '1 hour'), "
+        "select (select count(*) from receipt r join promise p on p.tenant = r.tenant and p.run = r.run and p.promise = r.promise "
+        "where r.tenant = :tenant and r.status = 'ok' and r.at > clock_timestamp() - interval '1 hour' and p.kind <> 'read'), "
         "(select count(*) from run where tenant = :tenant and created_at > clock_timestamp() - interval '1 minute'), "
         "(select count(*) from run where tenant = :tenant and ended_at is null), clock_timestamp()"
     )
@@ -59,27 +60,59 @@ def load(unit: Unit, case: Case) -> Around:
     )  # fmt: skip
 
 
-def success_elsewhere(unit: Unit, key: str) -> tuple[str, bytes, bytes, str] | None:
-    """(run, envelope, signature, key id) of the success that this effect key already has."""
+@dataclass(frozen=True, slots=True)
+class Success:
+    """An effect that happened already under a key: where, what exactly it was, and its receipt."""
+
+    run: str
+    promise: str
+    action: Action
+    body: bytes
+    signature: bytes
+    key_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds the newest intent of a key: `free` when that run is done with it and nothing of it can still happen."""
+
+    run: str
+    promise: str
+    turn: int
+    free: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    """Everything recorded about one effect key."""
+
+    success: Success | None
+    holder: Holder | None
+    receipts: Mapping[int, int]  # attempt -> newest n, over every run that held the key
+
+
+def key_state(unit: Unit, key: str) -> KeyState:
+    """What the next attempt under this key has to know."""
     row = unit.one(
-        "select run, body, signature, key_id from receipt where tenant = :tenant and key = :key and status = 'ok'",
+        "select r.run, r.promise, a.body, r.body, r.signature, r.key_id from receipt r join action a on a.tenant = r.tenant and "
+        "a.run = r.run "
+        "and a.promise = r.promise and a.digest = r.action_digest where r.tenant = :tenant and r.key = :key and r.status = 'ok' limit 1",
         key=key,
     )
-    return None if row is None else (row[0], bytes(row[1]), bytes(row[2]), row[3])
-
-
-def intent_holder(unit: Unit, key: str) -> tuple[str, str] | None:
-    """(run, promise) that holds the intent of this effect key."""
-    row = unit.one("select run, promise from intent where tenant = :tenant and key = :key", key=key)
-    return None if row is None else (row[0], row[1])
-
-
-def open_intents(unit: Unit, run: str) -> list[tuple[str, int, bytes]]:
-    """(promise, attempt, action digest) in flight: started, and no receipt for that attempt."""
-    rows = unit.all(
-        "select p.promise, p.attempt, i.action_digest from promise p join intent i on i.tenant = p.tenant and i.key = p.key "
-        "where p.tenant = :tenant and p.run = :run and p.state = 'running' and not exists (select 1 from receipt r "
-        "where r.tenant = p.tenant and r.key = p.key and r.attempt = p.attempt)",
-        run=run,
+    success = (
+        None
+        if row is None
+        else Success(row[0], row[1], action_from(bytes(row[2])), bytes(row[3]), bytes(row[4]), row[5])
     )
-    return [(row[0], row[1], bytes(row[2])) for row in rows]
+    held = unit.one(
+        "select i.run, i.promise, i.turn, p.state in ('failed_terminal', 'canceled') and coalesce((select r.status from receipt r "
+        "where r.tenant = i.tenant and r.key = i.key and r.run = i.run order by r.attempt desc, r.n desc limit 1), '') not in "
+        "('', 'unknown') "
+        "from intent i join promise p on p.tenant = i.tenant and p.run = i.run and p.promise = i.promise "
+        "where i.tenant = :tenant and i.key = :key order by i.turn desc limit 1",
+        key=key,
+    )
+    receipts = unit.all(
+        "select attempt, max(n) from receipt where tenant = :tenant and key = :key group by attempt", key=key
+    )
+    return KeyState(success, None if held is None else Holder(*held), {row[0]: row[1] for row in receipts})

@@ -39,6 +39,7 @@ class Promise:
     kind: str
     state: str
     attempt: int = 0
+    started_at: datetime.datetime | None = None  # of the newest attempt
     rev: int = 0
     approval: str = ""
     verdict_n: int = 0
@@ -78,6 +79,15 @@ class Origin:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The switches, the policy and the people that a permit rests on; the intent's commit finds them unchanged or writes nothing."""
+
+    revision: str
+    freeze: str
+    persons: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Case:
     """One run: what the database holds, and what this decision adds to it."""
@@ -107,6 +117,7 @@ class Case:
     posts: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     approval_status: dict[str, str] = field(default_factory=dict)
     state: str = "queued"
+    intent_seen: Seen | None = None  # what an intent of this commit was permitted under
 
     def note(
         self, kind: str, body: Mapping[str, Any], *, actor: Mapping[str, str] | None = None, commit: Iterable[str] = ()
@@ -239,7 +250,7 @@ class Case:
         self.history.saved()
         self.base_events, self.base_chain = self.history.version, self.chain_seq
         self.built, self.new_payloads, self.rows, self.changed = [], {}, {}, set()
-        self.work_done, self.posts, self.approval_status = [], [], {}
+        self.work_done, self.posts, self.approval_status, self.intent_seen = [], [], {}, None
 
     @property
     def dirty(self) -> bool:

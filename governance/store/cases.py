@@ -96,7 +96,8 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
             )
         },
         receipts_n={(r[0], r[1]): r[2] for r in unit.all(
-            "select key, attempt, max(n) from receipt where tenant = :tenant and run = :run group by key, attempt", run=run)},
+            "select key, attempt, max(n) from receipt where tenant = :tenant and key in (select key from promise "
+                "where tenant = :tenant and run = :run and key <> '') group by key, attempt", run=run)},
     )  # fmt: skip
 
 
@@ -165,13 +166,10 @@ def epoch_of(unit: Unit, run: str, item: str, stage: str) -> int:
     return int(row[0])
 
 
-def result_under(unit: Unit, run: str, key: str) -> dict[str, str]:
+def result_under(unit: Unit, run: str, promise: str) -> dict[str, str]:
     """What the program of another run was given for this effect: a repeat of the effect gives the same result."""
-    row = unit.one("select promise from promise where tenant = :tenant and run = :run and key = :key", run=run, key=key)
-    if row is None:
-        return {}
     case = load(unit, run)
-    result = case.history.result(case.promise_id(row[0]))
+    result = case.history.result(case.promise_id(promise))
     value = read_json(result.encode()) if isinstance(result, str) else {}
     body = case.payloads.get(bytes.fromhex(value["ok"]["commit"])) if "ok" in value else None
     found = opened(body) if body is not None else {}
@@ -197,6 +195,7 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
     if moved != 1:
         raise Conflict(f"run {o.run} moved", code="version")
     _fence(unit, case, list(leases))
+    _still_permitted(unit, case)
     if pending:
         unit.run(
             "insert into journal (tenant, run, first_seq, events, body, head) values (:tenant, :run, :seq, :n, :body, :head)",
@@ -219,6 +218,21 @@ def _status(case: Case) -> str:
     return status_name(case.history.status) if case.history.version else ""
 
 
+def _still_permitted(unit: Unit, case: Case) -> None:
+    # An intent rests on what was read before it was judged; if any of that has changed nothing is written and it is judged again.
+    seen = case.intent_seen
+    if seen is None:
+        return
+    found = unit.one(
+        "select 1 from tenant t join policy p on p.tenant = t.tenant and p.state = 'active' where t.tenant = :tenant "
+        "and not t.kill_switch and t.freeze_id = :freeze and p.revision = :revision and not exists "
+        "(select 1 from person h where h.tenant = :tenant and h.person = any(:persons) and not h.active)",
+        freeze=seen.freeze, revision=seen.revision, persons=list(seen.persons),
+    )  # fmt: skip
+    if found is None:
+        raise Conflict("what the permit rests on has changed", code="version")
+
+
 def _fence(unit: Unit, case: Case, leases: list[Lease]) -> None:
     # Each lease this decision was made under must still be ours; what it finished is deleted under the same check.
     done = set(case.work_done)
@@ -234,6 +248,9 @@ def _fence(unit: Unit, case: Case, leases: list[Lease]) -> None:
             "tenant = :tenant and run = :run and item = :item and stage = :stage and owner = :owner and epoch = :epoch "
             "and state = 'leased'"
         )
+        if case.intent_seen is not None:
+            # A receipt may come late; an intent may not: after a suspend its verdict is as old as the lease.
+            mine += " and lease_until > clock_timestamp()"
         if (lease.item, lease.stage) in done:
             count = unit.run(f"delete from work where {mine}", **name).rowcount
             done.discard((lease.item, lease.stage))
@@ -251,7 +268,7 @@ _inserts = {
     "action": "(tenant, run, promise, rev, digest, body) values (:tenant, :run, :promise, :rev, :digest, :body)",
     "verdict": "(tenant, run, promise, n, purpose, effect, action_digest, revision, body, input, findings) values "
     "(:tenant, :run, :promise, :n, :purpose, :effect, :action_digest, :revision, :body, :input, :findings)",
-    "intent": "(tenant, key, run, promise, action_digest) values (:tenant, :key, :run, :promise, :action_digest)",
+    "intent": "(tenant, key, turn, run, promise, action_digest) values (:tenant, :key, :turn, :run, :promise, :action_digest)",
     "receipt": "(tenant, key, attempt, n, run, promise, status, action_digest, body, signature, key_id) values "
     "(:tenant, :key, :attempt, :n, :run, :promise, :status, :action_digest, :body, :signature, :key_id)",
     "approval": "(tenant, approval, run, promise, action_digest, card_digest, tier, keys, body, card, verdict_n, status, requested_at, "
@@ -288,15 +305,15 @@ def _write_rows(unit: Unit, case: Case, keeper: tuple[str, float]) -> None:
         f"on conflict (tenant, run, promise) do update set {changes}",
         [{"run": run, **{c: getattr(case.promises[p], c) for c in _promise_columns}} for p in sorted(case.changed)],
     )
+    unit.many(
+        "update approval set status = :status, decided_at = clock_timestamp() where tenant = :tenant and approval = :approval",
+        [{"approval": a, "status": s} for a, s in case.approval_status.items()],
+    )
     owner, ttl = keeper
     for row in case.rows.get("work", ()):
         row["owner"], row["ttl"] = (owner, ttl) if row["state"] == "leased" else ("", 0)
     for table, statement in _inserts.items():
         unit.many(f"insert into {table} {statement}", [{"run": run, **row} for row in case.rows.get(table, ())])
-    unit.many(
-        "update approval set status = :status, decided_at = clock_timestamp() where tenant = :tenant and approval = :approval",
-        [{"approval": a, "status": s} for a, s in case.approval_status.items()],
-    )
     unit.many(
         "delete from due where tenant = :tenant and kind = :kind and ref = :ref",
         [{"kind": row["kind"], "ref": row["ref"]} for row in case.rows.get("due_done", ())],

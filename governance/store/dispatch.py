@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -30,13 +31,21 @@ class Lease:
 _claim = sa.text("""
 with picked as (
   select tenant, run, item, stage, state from work
-   where (state = 'ready' and eligible_at <= clock_timestamp()) or (state = 'leased' and lease_until < clock_timestamp())
+   where (stage = 'seal') = :seals
+     and ((state = 'ready' and eligible_at <= clock_timestamp()) or (state = 'leased' and lease_until < clock_timestamp()))
    order by rank, tenant, run limit :n for update skip locked)
 update work w set state = 'leased', owner = :owner,
        epoch = greatest(w.epoch + 1, (extract(epoch from clock_timestamp()) * 1000000)::bigint),
        lease_until = clock_timestamp() + make_interval(secs => :ttl)
   from picked p where w.tenant = p.tenant and w.run = p.run and w.item = p.item and w.stage = p.stage
 returning w.tenant, w.run, w.item, w.stage, w.owner, w.epoch, w.faults, p.state = 'leased', w.lease_until, clock_timestamp()
+""")
+_extend = sa.text("""
+update work w set lease_until = clock_timestamp() + make_interval(secs => :ttl)
+  from unnest(cast(:tenants as text[]), cast(:runs as text[]), cast(:items as text[]), cast(:stages as text[]), cast(:epochs as bigint[]))
+       as h (tenant, run, item, stage, epoch)
+ where w.tenant = h.tenant and w.run = h.run and w.item = h.item and w.stage = h.stage and w.epoch = h.epoch
+   and w.owner = :owner and w.state = 'leased' and w.lease_until > clock_timestamp()
 """)
 
 
@@ -46,22 +55,23 @@ class Dispatch:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def claim(self, owner: str, n: int, lease_seconds: float) -> list[Lease]:
-        """Up to n runnable items, now leased to `owner`; expired leases are runnable."""
+    def claim(self, owner: str, n: int, lease_seconds: float, *, seals: bool = False) -> list[Lease]:
+        """Up to n runnable items, now leased to `owner`; expired leases are runnable. Seals are claimed apart: a slow bucket "
+        "holds no run."""
         with self._database.across("tk_dispatch") as connection:
-            rows = connection.execute(_claim, {"owner": owner, "n": n, "ttl": lease_seconds}).all()
+            rows = connection.execute(_claim, {"owner": owner, "n": n, "ttl": lease_seconds, "seals": seals}).all()
         return [Lease(*row) for row in rows]
 
-    def heartbeat(self, owner: str, lease_seconds: float) -> int:
-        """Extend every lease of this worker that has not run out; one statement per worker."""
+    def extend(self, owner: str, held: Sequence[Lease], lease_seconds: float) -> int:
+        """Extend these leases as far as they are still ours; one statement per worker. How many were extended."""
+        if not held:
+            return 0
+        columns: dict[str, list[Any]] = {
+            "tenants": [one.tenant for one in held], "runs": [one.run for one in held], "items": [one.item for one in held],
+            "stages": [one.stage for one in held], "epochs": [one.epoch for one in held],
+        }  # fmt: skip
         with self._database.across("tk_dispatch") as connection:
-            return connection.execute(
-                sa.text(
-                    "update work set lease_until = clock_timestamp() + make_interval(secs => :ttl) "
-                    "where state = 'leased' and owner = :owner and lease_until > clock_timestamp()"
-                ),
-                {"owner": owner, "ttl": lease_seconds},
-            ).rowcount
+            return connection.execute(_extend, {**columns, "owner": owner, "ttl": lease_seconds}).rowcount
 
     def waiting(self) -> int:
         """How many items could be claimed now."""

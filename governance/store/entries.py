@@ -31,6 +31,7 @@ class Checkpoint:
     size: int
     root: bytes
     note: bytes | None
+    frontier: Frontier
 
 
 _pending = "insert into entry_pending (tenant, chain, chain_seq, body, leaf) values (:tenant, :chain, :chain_seq, :body, :leaf)"
@@ -175,26 +176,29 @@ class Sequencer:
             last[chain] = (seq, bytes(leaf))
 
     def fix_checkpoint(self, tenant: str) -> Checkpoint | None:
-        """Fix the present size and root as a checkpoint to be signed; None when the newest one already has this size."""
+        """Fix the present size and root as a checkpoint to be signed; the oldest unsigned one, None when all are signed."""
         with self._database.across("tk_sequencer", tenant) as connection:
-            head = connection.execute(
-                sa.text("select size, root from audit_head where tenant = :tenant"), {"tenant": tenant}
-            ).first()
-            if head is None or head[0] == 0:
-                return None
             connection.execute(
                 sa.text(
-                    "insert into checkpoint (tenant, size, root) values (:tenant, :size, :root) on conflict do nothing"
+                    "insert into checkpoint (tenant, size, root, frontier) select tenant, size, root, frontier from audit_head "
+                    "where tenant = :tenant and size > 0 on conflict do nothing"
                 ),
-                {"tenant": tenant, "size": head[0], "root": bytes(head[1])},
+                {"tenant": tenant},
             )
             row = connection.execute(
                 sa.text(
-                    "select size, root, note from checkpoint where tenant = :tenant and note is null order by size limit 1"
+                    "select size, root, note, frontier from checkpoint where tenant = :tenant and note is null order by size limit 1"
                 ),
                 {"tenant": tenant},
             ).first()
-            return Checkpoint(row[0], bytes(row[1]), None) if row else None
+            return _checkpoint(row)
+
+
+def _checkpoint(row: Row | None) -> Checkpoint | None:
+    if row is None:
+        return None
+    note = bytes(row[2]) if row[2] is not None else None
+    return Checkpoint(int(row[0]), bytes(row[1]), note, Frontier(int(row[0]), tuple(bytes(node) for node in row[3])))
 
 
 def sign_checkpoint(unit: Unit, size: int, signed: bytes) -> None:
@@ -208,21 +212,35 @@ def sign_checkpoint(unit: Unit, size: int, signed: bytes) -> None:
 
 def checkpoint_at(unit: Unit, size: int) -> Checkpoint | None:
     """The smallest signed checkpoint that covers `size` entries."""
-    row = unit.one(
-        "select size, root, note from checkpoint where tenant = :tenant and size >= :size and note is not null order by size limit 1",
-        size=size,
+    return _checkpoint(
+        unit.one(
+            "select size, root, note, frontier from checkpoint where tenant = :tenant and size >= :size and note is not null "
+            "order by size limit 1",
+            size=size,
+        )
     )
-    return Checkpoint(row[0], bytes(row[1]), bytes(row[2])) if row else None
 
 
-def recomputed_root(unit: Unit, size: int) -> bytes:
-    """The root over the stored bytes of the first `size` entries: what a note may be signed for."""
+def signed_before(unit: Unit, size: int) -> Checkpoint | None:
+    """The newest signed checkpoint below this size."""
+    return _checkpoint(
+        unit.one(
+            "select size, root, note, frontier from checkpoint where tenant = :tenant and size < :size and note is not null "
+            "order by size desc limit 1",
+            size=size,
+        )
+    )
+
+
+def recomputed_root(unit: Unit, since: Frontier, size: int) -> bytes:
+    """The root over the stored bytes of the first `size` entries, going on from a frontier that was signed before."""
     rows = unit.all(
-        "select position, body from entry where tenant = :tenant and position < :size order by position", size=size
-    )
-    if [row[0] for row in rows] != list(range(size)):
+        "select position, body from entry where tenant = :tenant and position >= :since and position < :size order by position",
+        since=since.size, size=size,
+    )  # fmt: skip
+    if [row[0] for row in rows] != list(range(since.size, size)):
         raise BrokenLedger(f"the log of {unit.tenant} has a gap below {size}", code="log_gap")
-    return Frontier().extend(read_entry(bytes(row[1])).leaf for row in rows).root
+    return since.extend(read_entry(bytes(row[1])).leaf for row in rows).root
 
 
 def lag(unit: Unit) -> Mapping[str, float]:

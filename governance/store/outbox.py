@@ -23,13 +23,15 @@ def take(unit: Unit, row_id: int) -> tuple[str, str, dict[str, Any], int] | None
     return None if row is None else (row[0], row[1], read_json(bytes(row[2])), int(row[3]))
 
 
-def is_behind(unit: Unit, row_id: int, ref: str) -> bool:
-    """Whether an older row about the same thing is still to be sent."""
+def is_behind(unit: Unit, row_id: int, kind: str, ref: str) -> bool:
+    """Whether an older row about the same card is still to be sent; a card waits only for older cards, a reply for everything."""
     if not ref:
         return False
     return (
         unit.one(
-            "select 1 from outbox where tenant = :tenant and ref = :ref and id < :id and state = 'ready' and kind <> 'ephemeral' limit 1",
+            "select 1 from outbox where tenant = :tenant and ref = :ref and id < :id and state = 'ready' and kind <> 'ephemeral' "
+            "and (:kind <> 'card' or kind = 'card') limit 1",
+            kind=kind,
             ref=ref,
             id=row_id,
         )
@@ -43,12 +45,13 @@ def sent(unit: Unit, row_id: int) -> None:
     unit.run("delete from outbox where tenant = :tenant and id = :id", id=row_id)
 
 
-def again(unit: Unit, row_id: int, error: str, seconds: float) -> None:
-    """Not yet: try again after this long."""
+def again(unit: Unit, row_id: int, error: str, seconds: float, *, counts: bool) -> None:
+    """Not yet: try again after this long. Only what Slack was asked counts as a try."""
     unit.run(
-        "update outbox set tries = tries + 1, last_error = :error where tenant = :tenant and id = :id",
+        "update outbox set tries = tries + :step, last_error = :error where tenant = :tenant and id = :id",
         id=row_id,
         error=error[:500],
+        step=int(counts),
     )
     unit.run(
         "update outbox_due set eligible_at = clock_timestamp() + make_interval(secs => :s) where tenant = :tenant and id = :id",
@@ -78,3 +81,13 @@ def remember(unit: Unit, dedupe: str, answer: dict[str, Any]) -> None:
         dedupe=dedupe,
         answer=jcs(answer),
     )
+
+
+def failed_with(unit: Unit, ref: str, error: str) -> None:
+    """A card that cannot be posted takes its replies with it: they would wait for it for ever."""
+    rows = unit.all(
+        "select id from outbox where tenant = :tenant and ref = :ref and state = 'ready' and kind <> 'ephemeral'",
+        ref=ref,
+    )
+    for row in rows:
+        failed(unit, row[0], error)

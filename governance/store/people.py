@@ -71,10 +71,15 @@ def link(unit: Unit, *, kind: str, ref: str, person: str, label: str) -> None:
 
 
 def route(unit: Unit, kind: str, ref: str) -> None:
-    """Remember which tenant an outside identity leads to; the same one twice is no change."""
+    """Remember which tenant an outside identity leads to; the same one twice is no change, another tenant's is refused."""
     unit.run(
         "insert into route (kind, ref, tenant) values (:kind, :ref, :tenant) on conflict do nothing", kind=kind, ref=ref
     )
+    if (
+        unit.one("select 1 from route where tenant = :tenant and kind = :kind and ref = :ref", kind=kind, ref=ref)
+        is None
+    ):
+        raise CallerError(f"this {kind} leads to another tenant already", code="taken", field=kind)
 
 
 def deactivate(unit: Unit, person: str) -> bool:

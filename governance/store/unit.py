@@ -67,6 +67,7 @@ class Database:
             max_overflow=pool,
             pool_pre_ping=True,
             pool_timeout=5,
+            hide_parameters=True,
             connect_args={"connect_timeout": 5},
         )
         self._count = threading.Lock()
@@ -114,6 +115,10 @@ class Database:
             yield
         except (exc.OperationalError, exc.InternalError, exc.TimeoutError) as error:
             raise _operational(error) from error
+        except exc.DataError as error:
+            raise CallerError(
+                f"a value cannot be stored: {str(error.orig).splitlines()[0]}", code="bad_value"
+            ) from error
         except exc.IntegrityError as error:
             raise Conflict(str(error.orig).splitlines()[0], code=_constraint(error)) from error
 

@@ -80,7 +80,7 @@ create table run (
   salt_key bytea not null, execution_key text not null, input bytea not null,
   events int not null default 0, head bytea not null, status text not null default '', state text not null default 'queued',
   chain_seq int not null default 0, chain_head bytea not null, writes int not null default 0,
-  cancel_requested boolean not null default false,
+  cancel_requested boolean not null default false, error text not null default '',
   created_at timestamptz not null default clock_timestamp(), started_at timestamptz, ended_at timestamptz,
   primary key (tenant, run)) with (fillfactor = 70);
 create unique index run_trigger on run (tenant, workflow, trigger_type, trigger_ref);
@@ -103,7 +103,7 @@ create table promise (
   tenant text not null, run text not null, promise text not null, step text not null, step_index int not null,
   tool text not null, key text not null default '', kind text not null, state text not null check (state in
     ('ready','running','waiting_approval','unknown','failed_retryable','succeeded','failed_terminal','canceled')),
-  attempt int not null default 0, rev int not null default 0, approval text not null default '', verdict_n int not null default 0,
+  attempt int not null default 0, started_at timestamptz, rev int not null default 0, approval text not null default '', verdict_n int not null default 0,
   last_error text not null default '', next_eligible_at timestamptz, deadline_at timestamptz,
   result bytea, primary key (tenant, run, promise), foreign key (tenant, run) references run) with (fillfactor = 70);
 create table work (
@@ -153,8 +153,8 @@ create table refusal (
   tenant text not null, approval text not null, person text not null, code text not null, minute timestamptz not null,
   count int not null, told int not null, primary key (tenant, approval, person, code, minute));
 create table intent (
-  tenant text not null, key text not null, run text not null, promise text not null, action_digest bytea not null,
-  at timestamptz not null default clock_timestamp(), primary key (tenant, key), foreign key (tenant, run) references run);
+  tenant text not null, key text not null, turn int not null, run text not null, promise text not null, action_digest bytea not null,
+  at timestamptz not null default clock_timestamp(), primary key (tenant, key, turn), foreign key (tenant, run) references run);
 create table receipt (
   tenant text not null, key text not null, attempt int not null, n int not null, run text not null, promise text not null,
   status text not null check (status in ('ok','error','timeout','rejected','unknown')), action_digest bytea not null,
@@ -162,6 +162,7 @@ create table receipt (
   primary key (tenant, key, attempt, n), foreign key (tenant, run) references run);
 create unique index receipt_success on receipt (tenant, key) where status = 'ok';
 create index receipt_run on receipt (tenant, run);
+create index receipt_recent on receipt (tenant, at) where status = 'ok';
 create table card (
   tenant text not null, approval text not null, channel text not null default '', ts text not null default '',
   wanted int not null default 1, rendered int not null default 0,
@@ -189,16 +190,13 @@ create table entry (
 create table audit_head (
   tenant text primary key, size bigint not null default 0, frontier bytea[] not null default '{}', root bytea not null default '\\x');
 create table checkpoint (
-  tenant text not null, size bigint not null, root bytea not null, note bytea, published_at timestamptz,
+  tenant text not null, size bigint not null, root bytea not null, frontier bytea[] not null, note bytea, published_at timestamptz,
   at timestamptz not null default clock_timestamp(), primary key (tenant, size));
 create table bundle (
   tenant text not null, run text not null, state text not null check (state in ('frozen','built','uploaded','sealed')),
   checkpoint_size bigint not null, sha256 bytea, size bigint, body bytea, object_key text not null default '',
   version_id text not null default '', retain_until timestamptz, frozen_at timestamptz not null default clock_timestamp(),
   sealed_at timestamptz, primary key (tenant, run), foreign key (tenant, run) references run);
-create table worker (
-  worker text primary key, started_at timestamptz not null default clock_timestamp(), seen_at timestamptz not null default clock_timestamp(),
-  revision text not null default '');
 """
 
 GUARDS = """
@@ -206,7 +204,7 @@ create function refuse_change() returns trigger language plpgsql as $$
 begin raise exception '% is append-only', tg_table_name using errcode = 'TK001'; end $$;
 create function note_once() returns trigger language plpgsql as $$
 begin
-  if old.tenant <> new.tenant or old.size <> new.size or old.root <> new.root or (old.note is not null and old.note is distinct from new.note)
+  if old.tenant <> new.tenant or old.size <> new.size or old.root <> new.root or old.frontier <> new.frontier or (old.note is not null and old.note is distinct from new.note)
   then raise exception 'a checkpoint is written once' using errcode = 'TK001'; end if;
   return new;
 end $$;
@@ -224,7 +222,17 @@ TENANT_TABLES = (
     "journal snapshot payload promise work due action verdict approval vote refusal intent receipt card outbox outbox_due inbox "
     "entry_pending entry audit_head checkpoint bundle"
 ).split()
-INSERT_ONLY = ("journal", "entry", "vote", "receipt", "intent", "verdict", "action")
+# What the application may do where it may not do everything: only the sequencer writes the log and its head, a stored
+# payload, bundle, definition or public key never changes, and what has a state changes nothing but that.
+GRANTS = {
+    **dict.fromkeys(("journal", "vote", "receipt", "intent", "verdict", "action", "payload", "entry_pending", "route"), "select, insert"),
+    "entry": "select",
+    "audit_head": "select, insert",
+    "checkpoint": "select, update (note, published_at)",
+    "template": "select, insert, update (state)",
+    "policy": "select, insert, update (state)",
+    "signing_key": "select, insert, update (state)",
+}
 DELETABLE = ("work", "due", "membership", "outbox", "outbox_due", "inbox", "refusal")
 DISPATCH = ("work", "route", "due", "outbox_due", "audit_head")
 
@@ -239,8 +247,7 @@ def upgrade() -> None:
         op.execute(f"alter table {table} enable row level security")
         op.execute(f"alter table {table} force row level security")
         op.execute(f"create policy own on {table} using ({mine}) with check ({mine})")
-        change = "select, insert" if table in INSERT_ONLY else "select, insert, update"
-        op.execute(f"grant {change}{', delete' if table in DELETABLE else ''} on {table} to tk_app")
+        op.execute(f"grant {GRANTS.get(table, 'select, insert, update')}{', delete' if table in DELETABLE else ''} on {table} to tk_app")
     for table in DISPATCH:
         op.execute(f"create policy across on {table} to tk_dispatch using (true)")
     op.execute("grant select, update on work to tk_dispatch")
@@ -250,6 +257,4 @@ def upgrade() -> None:
     op.execute("grant select, insert on entry to tk_sequencer")
     op.execute("grant select, update on audit_head to tk_sequencer")
     op.execute("grant select, insert on checkpoint to tk_sequencer")
-    op.execute("revoke update on entry_pending from tk_app")
-    op.execute("grant select, insert, update, delete on worker to tk_app")
     op.execute("grant select on step to tk_app")

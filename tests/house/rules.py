@@ -111,6 +111,10 @@ DYNAMIC = {"governance.connectors.registry": "loads the connectors that the sett
 BROAD = {
     "engine.gate.verdict": "every doubt of the policy path is a denial",
     "governance.worker": "an item that fails is recorded and parked; the worker goes on",
+    "governance.stages.execute": "a connector's own fault in mid-call is an unknown outcome, never silence",
+    "governance.stages.tick": "one broken run must not keep everybody else's clocks from being heard",
+    "governance.evidence.sequence": "one tenant's broken log stops that log and no other",
+    "governance.slack.delivery": "one row that cannot be rendered must not hold back everybody else's",
     "governance.slack.endpoint": "every click gets an answer",
     "governance.web.app": "one shape of error for everything that was not foreseen",
     "governance.cli.frame": "whatever goes wrong is a sentence and an exit code, never a traceback",

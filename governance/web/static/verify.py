@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 9ef4d01bd804dc4b4a30b7f79c531be448c12be7804d90b042632eb801d0121c
+Digest of the parts: ba6967f96af8141152d1f5790ace5f08acf34e3756018c165bf6636841807233
 """
 
 from __future__ import annotations
@@ -146,6 +146,7 @@ fault_delay_max_seconds = 60
 lease_seconds = 30
 heartbeat_seconds = 10
 claim_batch = 16
+faults_max = 9  # an item that came back this often is parked and shown
 hold_receipt_seconds_max = 0.05  # a receipt waits this long for the next verdict, never longer
 
 # Policy.
@@ -3027,12 +3028,14 @@ class _Check:
         rows, head, version = read_journal(self.file(JOURNAL))
         events = journal_events(rows)
         leaf, count = journal_head(events)
-        if (head, version) != (leaf.hex(), count) or not count:
+        # A run that was cancelled before it began has no journal; every other one has.
+        unbegun = last.type == "run.closed" and last.body["status"] == "canceled" and last.body["journal_version"] == 0
+        if (head, version) != (leaf.hex(), count) or (not count and not unbegun):
             _wrong("journal-head", "its rows do not chain to the head that it names")
         if last.type == "run.closed":
             if (head, version) != (last.body["journal_head"], last.body["journal_version"]):
                 _wrong("journal-head", "is not the journal that the run was closed with")
-            if _event_type(events[-1]) not in _run_ends:
+            if events and _event_type(events[-1]) not in _run_ends:
                 _wrong("journal-end", f"ends with {_event_type(events[-1])}")
         places = set()
         for number, event in enumerate(events):

@@ -41,6 +41,7 @@ def action(**changes: Any) -> Action:
         preconditions=(),
         key="servicenow:update:INC0010001",
         summary="Update incident",
+        salt="5a" * 16,
     )
     return replace(plain, **changes)
 

@@ -131,6 +131,7 @@ class Synthetic:
             preconditions=(("sys_mod_count", "7"),),
             key=f"sn:incident:update:dev1:abc123:{promise}",
             summary="Update incident",
+            salt="5a" * 16,
         )
 
     def propose(self, action: Action) -> None:
