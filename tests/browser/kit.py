@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Locator, Page, expect
 
 from governance.local.cast import incident
 from governance.local.children import Children, Command, free_port
@@ -27,7 +27,7 @@ from tests.kit.wait import is_gone, until
 
 TWOKEYS = Path(sys.executable).with_name("twokeys")
 ENDED = ("succeeded", "failed_terminal", "canceled")
-PATIENCE_MS = 20_000
+PATIENCE_MS = 40_000
 UP = "Ctrl-C stops everything."
 
 
@@ -134,12 +134,12 @@ class Demo:
                     found.append(one["approval"])
             return bool(found)
 
-        until(asked, 30)
+        until(asked, 60)
         return found[0]
 
     def ended(self, run: str) -> str:
         """The state that the run ends in."""
-        until(lambda: self.v1("Rita", f"/v1/runs/{run}")["state"] in ENDED, 30)
+        until(lambda: self.v1("Rita", f"/v1/runs/{run}")["state"] in ENDED, 60)
         return str(self.v1("Rita", f"/v1/runs/{run}")["state"])
 
     def control(self, method: str, path: str, document: object = None) -> Any:
@@ -185,8 +185,12 @@ class Visits:
         page = context.new_page()
         page.on("console", lambda message: self._heard(page, message))
         page.on("pageerror", lambda error: self.messages.append(f"{page.url}: {error}"))
-        page.on("dialog", lambda dialog: (self.messages.append(f"{page.url}: dialog"), dialog.dismiss()))
+        page.on("dialog", lambda dialog: self._asked(page, dialog))
         return page
+
+    def _asked(self, page: Page, dialog: Dialog) -> None:
+        self.messages.append(f"{page.url}: a dialog says {dialog.message}")
+        dialog.dismiss()
 
     def _heard(self, page: Page, message: ConsoleMessage) -> None:
         # A page that answers 403 or 404 on purpose is written to the console as well; a missing picture is a fault.

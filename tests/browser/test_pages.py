@@ -55,7 +55,6 @@ def busy(demo: Demo) -> Busy:
 PAGES: dict[str, tuple[str, str, int, str]] = {
     "sign-in": ("/sign-in", "", 200, "Personal token"),
     "queue": ("/approvals", "Ana", 200, "What waits for people"),
-    "queue of somebody who only reads": ("/approvals", "Aud", 200, "What waits for people"),
     "medium request": ("/approvals/{medium}", "Ana", 200, "Your decision"),
     "high request with one key": ("/approvals/{high}", "Ana", 200, "1 of 2 keys"),
     "rejected request": ("/approvals/{rejected}", "Ana", 200, "Rejected"),

@@ -33,10 +33,10 @@ def test_a_write_that_nobody_knows_about_is_for_people_to_tell(demo: Demo, visit
     demo.decide("Bo", high)
     demo.control("POST", "faults", {"fault": "slow", "method": "PATCH", "seconds": 60, "times": 1})
     demo.decide("Cleo", high)
-    until(lambda: demo.written(sys_id, "close_notes"), 20)
+    until(lambda: demo.written(sys_id, "close_notes"), 40)
     demo.kill("main() worker")
     demo.kill("governance.local.servicenow")
-    until(lambda: demo.v1("Rita", f"/v1/runs/{run}")["state"] == "unknown", 40)
+    until(lambda: demo.v1("Rita", f"/v1/runs/{run}")["state"] == "unknown", 60)
 
     reader = Console(visits.open(), demo).sign_in("Aud")
     reader.open(f"/runs/{run}")
