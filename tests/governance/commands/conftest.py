@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from governance.wiring import Parts
@@ -21,6 +23,14 @@ def company(parts: Parts, slack_sink: SlackSink, servicenow_server: ServiceNow) 
         staff(made, f"l{level}", level)
     made.apply(small())
     return made
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(company: World) -> Iterator[None]:
+    """Runs that a test has ended wait to be sealed; nobody seals here, and the next test need not look at them."""
+    yield
+    with company.parts.database.unit(company.tenant) as unit:
+        unit.run("delete from work where tenant = :tenant")
 
 
 @pytest.fixture(scope="module")
