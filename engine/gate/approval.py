@@ -221,12 +221,12 @@ def _check_person(asked: Asked, who: Person) -> None:
     sentences = {
         "not_human": "Only a person can decide this; a service account cannot.",
         "inactive": "Your account is switched off, so you cannot decide this.",
-        "level": f"Deciding needs level {APPROVER_LEVEL_MIN}; yours is {who.level}.",
+        "level": f"Deciding takes level {APPROVER_LEVEL_MIN}; yours is {who.level}.",
         "self": "You asked for this, so you cannot hold a key.",
         "lineage": _lineage_sentences.get(
             asked.lineage.get(who.id, ""), "You took part in this request; another person must decide."
         ),
-        "not_approver": f"Keys for this: {groups}.",
+        "not_approver": f"You are in no group that may give this key; it takes {groups}. Nothing changed.",
     }
     _refuse(code, sentences[code])
 

@@ -342,7 +342,7 @@ class Demo:
         self._rows("Sign in as", [(m.name, self.memory.token(m.key), m.note) for m in people])
         for line in NEXT:
             self._console.print(line, soft_wrap=True, highlight=False)
-        command = f"TWOKEYS_CONFIG={shlex.quote(str(self._config))} TWOKEYS_TENANT={TENANT} twokeys run list"
+        command = f"TWOKEYS_CONFIG={shlex.quote(str(self._config))} TWOKEYS_TENANT={TENANT} {_program()} run list"
         self._console.print(Text("The command line: ").append(command, "cyan"), soft_wrap=True)
         self._console.print("Ctrl-C stops everything.")
         self._console.print()
@@ -363,3 +363,9 @@ class Demo:
         self._console.print(
             f"[green]✓[/] {what} [dim]{clock.monotonic() - begun:.1f} s[/]", highlight=False, soft_wrap=True
         )
+
+
+def _program() -> str:
+    """The command as it was started, so that the line can be pasted into the same shell."""
+    started = sys.argv[0]
+    return shlex.quote(started) if started.endswith("twokeys") else "twokeys"

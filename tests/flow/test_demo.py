@@ -32,9 +32,9 @@ ENVIRONMENT = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def state() -> Iterator[Path]:
-    """A state directory that one start after the other uses."""
+    """A state directory of this test, that one start after the other uses."""
     directory = Path(tempfile.mkdtemp(prefix="tk-demo-"))
     directory.chmod(0o711)
     yield directory
@@ -121,7 +121,7 @@ def test_the_people_are_played_to_a_verified_bundle(state: Path) -> None:
     assert result["seconds"] < 90
     for sentence in (
         "the same event again: the same run",
-        "Rita Requester presses Approve: Keys for this: @oncall.",
+        "Rita Requester presses Approve: You are in no group that may give this key; it takes @oncall. Nothing changed.",
         "Adi Admin presses Approve: You own what asked for this",
         "Dan Deactivated presses Approve: Your account is switched off",
         "Bo Brandt presses Approve: You already gave key 1",
@@ -143,13 +143,22 @@ def test_it_says_that_it_runs_already_and_stops_with_everything(running: Running
     listed = subprocess.run(
         [*TWOKEYS, "run", "list", "-o", "json"], cwd=ROOT, env=shell, capture_output=True, text=True, check=True
     )
-    assert {run["state"] for run in json.loads(listed.stdout)} == {"succeeded", "waiting_approval"}
+    assert [run["workflow"] for run in json.loads(listed.stdout)] == ["incident-triage"]
     assert running.stop(signal.SIGINT) == 0
     assert "nothing is left running" in running.said
 
 
-def test_a_worker_that_dies_is_started_again_and_the_run_goes_on(running: Running) -> None:
+def test_a_worker_that_dies_is_started_again_and_the_run_goes_on(state: Path, tmp_path: Path) -> None:
     """The run of the start before is still there; a killed worker is said and replaced, and a key moves the run."""
+    Running(state, tmp_path).stop(signal.SIGINT)
+    running = Running(state, tmp_path)
+    try:
+        check_a_killed_worker(running)
+    finally:
+        running.stop(signal.SIGINT)
+
+
+def check_a_killed_worker(running: Running) -> None:
     assert "of an earlier start went on" in running.said
     os.kill(running.named("worker"), signal.SIGKILL)
     until(lambda: "worker ended with code -9; it is started again" in running.said, 20)

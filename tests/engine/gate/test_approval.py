@@ -144,7 +144,10 @@ def test_who_may_not_decide_is_told_why(who: Person, code: str) -> None:
 
 def test_the_outsider_learns_who_holds_keys() -> None:
     """A refusal says what to do next."""
-    assert refused("not_approver", asked(), (), OUT) == "Keys for this: @incident-managers, @oncall."
+    assert (
+        refused("not_approver", asked(), (), OUT)
+        == "You are in no group that may give this key; it takes @incident-managers, @oncall. Nothing changed."
+    )
 
 
 @pytest.mark.parametrize("status", ["approved", "rejected", "canceled"])

@@ -86,9 +86,13 @@ def test_a_rejection_needs_a_reason_and_ends_the_run(world: World, browser: Open
     ("name", "words", "status"),
     [
         ("rita", "You asked for this, so you cannot hold a key.", 403),
-        ("olga", "Keys for this: @incident-managers, @oncall.", 403),
-        ("low", "Deciding needs level 4; yours is 3.", 403),
-        ("aud", "Deciding needs level 4; yours is 1.", 403),
+        (
+            "olga",
+            "You are in no group that may give this key; it takes @incident-managers, @oncall. Nothing changed.",
+            403,
+        ),
+        ("low", "Deciding takes level 4; yours is 3.", 403),
+        ("aud", "Deciding takes level 4; yours is 1.", 403),
         ("robot", "Only a person can decide this; a service account cannot.", 403),
     ],
 )
