@@ -24,7 +24,7 @@ files_max = 100
 file_bytes_max = 262_144
 component_bytes_max = 1_048_576
 _path = re.compile(r"([a-z_][a-z0-9_]*/)*[a-z_][a-z0-9_]*\.py", re.IGNORECASE)
-_ours = frozenset({SDK, "engine", "governance"})
+_ours = frozenset({SDK, "engine", "governance", "__main__", "__init__"})
 _sets = frozenset({"union", "intersection", "difference", "symmetric_difference"})
 _goes_through = frozenset({"list", "tuple", "enumerate", "iter", "zip", "map", "filter", "next", "dict", "reversed"})
 _goes_through_methods = frozenset({"join", "extend", "fromkeys"})
@@ -126,7 +126,7 @@ def _read(files: Mapping[str, bytes]) -> dict[str, str]:
     sources, faults = {}, []
     for path, data in sorted(files.items()):
         top = path.partition("/")[0].removesuffix(".py")
-        if not _path.fullmatch(path):
+        if len(path) > 200 or not _path.fullmatch(path):
             faults.append(Fault(path[:100], 1, 1, "", "not the path of a module: letters, digits and _, then .py"))
         elif top in sys.stdlib_module_names or top in _ours:
             faults.append(Fault(path, 1, 1, "", f"{top} is the name of a module that is there already; choose another"))

@@ -203,7 +203,9 @@ def _is_sound(command: Command) -> bool:
 
 def _proposed_again(command: Invoke) -> dict[str, Any]:
     given = command.input
-    params = {name: given[name] for name in ("target", "fields", "currency", "risk", "key", "deadline_s", "max_attempts")}
+    params = {
+        name: given[name] for name in ("target", "fields", "currency", "risk", "key", "deadline_s", "max_attempts")
+    }
     params |= {"step": given["step_id"], "amount": given["amount_minor"]}
     return proposed(command.child, f"{given['connector']}.{given['operation']}", params)
 

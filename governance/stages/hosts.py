@@ -140,6 +140,7 @@ class _Slot:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.process: _Process | None = None
+        self.is_gone = False  # taken out of the table while somebody waited for the lock
 
     def drop(self) -> None:
         old, self.process = self.process, None
@@ -170,20 +171,19 @@ class Hosts:
 
     def check(self, component: Component, *, tenant: str = "") -> None:
         """Load the code once, as a run would: CodeRefused when it cannot be loaded."""
-        slot = self._slot(tenant, component)
-        with slot.lock:
+        slot = self._locked(tenant, component)
+        try:
             slot.drop()
             self._ready(slot, component)
+        finally:
+            slot.lock.release()
 
     def turn(self, component: Component, feed: Feed, *, now: int, entropy: bytes, tenant: str = "") -> Turn:
         """One turn of a run over what its feed has taken. Asking again with the same arguments gives the same turn.
 
         Raises ReplayMismatch, CodeRefused, HostFault; none of them has changed anything.
         """
-        slot = self._slot(tenant, component)
-        # Waiting for another thread's turn counts like waiting for the host.
-        if not slot.lock.acquire(timeout=self._deadline):
-            raise HostFault("the host is busy with other runs of this workflow", code="host_timeout")
+        slot = self._locked(tenant, component)
         answer: dict[str, Any] | None = None
         try:
             process = self._ready(slot, component)
@@ -209,7 +209,18 @@ class Hosts:
             slots, self._slots = list(self._slots.values()), OrderedDict()
         for slot in slots:
             with slot.lock:
+                slot.is_gone = True
                 slot.drop()
+
+    def _locked(self, tenant: str, component: Component) -> _Slot:
+        while True:
+            slot = self._slot(tenant, component)
+            # Waiting for another thread's turn counts like waiting for the host.
+            if not slot.lock.acquire(timeout=self._deadline):
+                raise HostFault("the host is busy with other runs of this workflow", code="host_timeout")
+            if not slot.is_gone:
+                return slot
+            slot.lock.release()
 
     def _slot(self, tenant: str, component: Component) -> _Slot:
         key = (tenant, component.digest)
@@ -224,6 +235,7 @@ class Hosts:
                     gone.append(self._slots.pop(other))
         for old in gone:
             with old.lock:
+                old.is_gone = True
                 old.drop()
         return slot
 

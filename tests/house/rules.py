@@ -107,9 +107,15 @@ CHANCE = {"governance.clock": "the only reader of time and chance"}
 ENVIRONMENT_NAMES = frozenset({"os.environ", "os.environb", "os.getenv", "os.putenv", "os.unsetenv"})
 ENVIRONMENT = {"governance.settings": "the only reader of the environment"}
 PRINTS = {"governance.cli": "stdout is what its users asked for"}
-DYNAMIC = {"governance.connectors.registry": "loads the connectors that the settings name"}
+DYNAMIC = {
+    "governance.connectors.registry": "loads the connectors that the settings name",
+    # A stage's room, because it is the worker's own process and no author's code may run in the pure engine or a surface.
+    "governance.stages.host": "the function host: runs the code of an author's workflow, in a confined process of its own",
+}
 BROAD = {
     "engine.gate.verdict": "every doubt of the policy path is a denial",
+    "engine.program.function": "whatever an author's code raises is the end of its run, never of its host",
+    "governance.stages.host": "whatever an author's module raises at import is a refusal with its line",
     "governance.worker": "an item that fails is recorded and parked; the worker goes on",
     "governance.stages.execute": "a connector's own fault in mid-call is an unknown outcome, never silence",
     "governance.stages.tick": "one broken run must not keep everybody else's clocks from being heard",
@@ -124,6 +130,8 @@ BROAD = {
 ENTRIES = {
     "governance.cli": "the command `twokeys`",
     "governance.policy.child": "the embedded policy engine, a process of its own",
+    "governance.stages.host": "the function host, a process of its own",
+    "governance.stages.hosts": "starts the function hosts; handed to the worker when Python workflows are wired",
     "governance.local.desk.__main__": "the Slack desk, a process of its own",
     "governance.local.servicenow": "the stand-in of ServiceNow, a process of its own",
 }

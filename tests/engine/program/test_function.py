@@ -14,11 +14,16 @@ from engine.canonical import encode
 from engine.errors import BrokenJournal, CallerError
 from engine.journal import events as ev
 from engine.program import function_commands as do
-from engine.program.function import Context, Failed, InvokeFailed, Turn, commands_max, replay
+from engine.program.function import Context, Failed, InvokeFailed, Mismatch, Turn, commands_max, replay
 from engine.program.function_journal import Feed, ReplayMismatch, Result, apply
 from tests.engine.program.function_kit import ENTROPY, PLAIN, ROOT, World, check_prefix, in_process
 
 LOOK = "crm.look_up"
+
+
+def few(examples: int) -> settings:
+    """So many examples of whole journals, and a thousand in `make deep`."""
+    return settings(max_examples=examples if settings.default.max_examples <= 100 else 1_000, deadline=None)
 
 
 def events(world: World) -> list[str]:
@@ -337,7 +342,7 @@ def scripted(script: list[Any]) -> Any:
 
 
 @given(SCRIPTS, st.integers(0, 10_000))
-@settings(max_examples=25, deadline=None)
+@few(25)
 def test_every_prefix_of_every_journal_replays_to_what_followed(script: list[Any], seed: int) -> None:
     """Cut anywhere, inside a turn too: the same code over the prefix writes the very next events of the journal."""
     main = scripted(script)
@@ -352,7 +357,7 @@ def test_every_prefix_of_every_journal_replays_to_what_followed(script: list[Any
 
 
 @given(SCRIPTS, st.integers(0, 10_000), st.data())
-@settings(max_examples=40, deadline=None)
+@few(40)
 def test_a_run_cut_anywhere_goes_on_to_a_valid_end(script: list[Any], seed: int, data: st.DataObject) -> None:
     """Whatever a crash left, the next worker continues it; every event passes the guards."""
     main = scripted(script)
@@ -366,7 +371,7 @@ def test_a_run_cut_anywhere_goes_on_to_a_valid_end(script: list[Any], seed: int,
 
 
 @given(SCRIPTS, SCRIPTS, st.integers(0, 1_000))
-@settings(max_examples=80, deadline=None)
+@few(80)
 def test_other_code_matches_event_for_event_or_is_stopped(one: list[Any], other: list[Any], seed: int) -> None:
     """Replay under other code either fits the whole journal or names the first event at which it does not."""
     world = World(in_process(scripted(one)), seed=seed, fails=["crm.bad"])
@@ -374,14 +379,12 @@ def test_other_code_matches_event_for_event_or_is_stopped(one: list[Any], other:
     before = world.history.state()
     if one == other:
         return
-    try:
-        in_process(scripted(other))(world.feed, 0)
-    except ReplayMismatch as mismatch:
-        assert mismatch.expected != mismatch.got
-        assert mismatch.sequence is not None
-        assert 0 < mismatch.sequence < len(world.journal)
+    found = replay(scripted(other), world.feed.index(), now=0, entropy=ENTROPY)
+    if isinstance(found, Mismatch):
+        assert found.expected != found.got
+        assert 0 < found.sequence < len(world.journal)
     else:
-        assert in_process(scripted(one))(world.feed, 0).commands == ()
+        assert found == Turn((), None)
     assert world.history.state() == before
 
 
@@ -478,9 +481,10 @@ def test_a_feed_refuses_a_gap_and_passes_over_what_it_has() -> None:
 def test_commands_are_read_as_strictly_as_they_are_written() -> None:
     """Each command comes back as it was; an extra key, a missing one or a wrong type is refused."""
     every = [
-        do.Invoke(0, do.proposed(0, "crm.look_up", {"target": "C-1"})), do.StartChild(1, "w", [1]), do.Sleep(2, 5), do.Random(3), do.Now(4), do.CreateSet(5),
-        do.Submit(5, 6), do.Take(5, 6), do.Receive(7, "n"), do.Await("Any", [1, 2]), do.AwaitSignal(8, "n"),
-        do.task_of(8, {"a": 1}, {"groups": ["ops"]}), do.Complete(None), do.Fail("a", "b"),
+        do.Invoke(0, do.proposed(0, "crm.look_up", {"target": "C-1"})), do.StartChild(1, "w", [1]), do.Sleep(2, 5),
+        do.Random(3), do.Now(4), do.CreateSet(5), do.Submit(5, 6), do.Take(5, 6), do.Receive(7, "n"),
+        do.Await("Any", [1, 2]), do.AwaitSignal(8, "n"), do.task_of(8, {"a": 1}, {"groups": ["ops"]}),
+        do.Complete(None), do.Fail("a", "b"),
     ]  # fmt: skip
     assert {type(each) for each in every} == set(do.KINDS.values())
     for command in every:
