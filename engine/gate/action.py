@@ -170,4 +170,9 @@ def template_name(spec: OperationSpec) -> str:
 
 def same_effect(one: Action, other: Action) -> bool:
     """Whether two proposals would do exactly the same to exactly the same target."""
-    return (one.connector, one.operation, one.target, one.fields) == (other.connector, other.operation, other.target, other.fields)
+    return (one.connector, one.operation, one.target, one.fields) == (
+        other.connector,
+        other.operation,
+        other.target,
+        other.fields,
+    )

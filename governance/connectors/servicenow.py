@@ -94,7 +94,7 @@ class ServiceNow:
         if action.kind == "read":
             return {}
         record = self._record(action)
-        seen = {"sys_mod_count": record.get("sys_mod_count", "")}
+        seen = {"number": record.get("number", ""), "sys_mod_count": record.get("sys_mod_count", "")}
         for field in action.fields:
             if field.name not in _appended:
                 seen[field.name] = record.get(field.name, "")

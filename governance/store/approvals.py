@@ -213,7 +213,7 @@ def card_record(found: Recorded, profiles: Mapping[str, Profile], *, console_url
         expires_epoch=int(asked.expires_at.timestamp()), requested_by=who(requested), on_behalf_of=who(on_behalf) if on_behalf else "",
         workflow=found.workflow, version=found.version, step=action.step, run=asked.run, connector=action.connector,
         operation=action.operation, summary=action.summary, kind=action.kind, reversible=action.reversible, reversal=action.reversal,
-        target={"system": action.target.system, "type": action.target.type, "id": action.target.id, "instance": action.target.instance},
+        target={"system": action.target.system, "type": action.target.type, "id": _target(action), "instance": action.target.instance},
         changes=tuple((f.name, before.get(f.name, ""), f.value) for f in action.fields),
         amount=_money(action), why=f"started by {found.trigger}",
         reasons=tuple((reason.code, reason.message) for reason in found.verdict.reasons), policy_revision=found.verdict.policy_revision,
@@ -221,6 +221,12 @@ def card_record(found: Recorded, profiles: Mapping[str, Profile], *, console_url
         excluded=tuple((who(person), why) for person, why in sorted(asked.lineage.items())),
         outcome=_outcome(phase, found, reject), console_url=console_url, environment=environment,
     )  # fmt: skip
+
+
+def _target(action: Action) -> str:
+    """The target as its people call it, with its id: what a connector reads as `number` is part of what keys bind to."""
+    name = dict(action.preconditions).get("number", "")
+    return f"{name} · {action.target.id}" if name else action.target.id
 
 
 def _money(action: Action) -> str:

@@ -94,7 +94,7 @@ def test_observe_gives_the_values_before_and_the_version(connector: Connector, s
     servicenow.change(INCIDENT, {"impact": "2", "assignment_group": GROUP})
     seen = connector.observe(action("update", {"impact": "1", "assignment_group": "Desk", "work_notes": "n"}))
     # A reference comes as its value; what is only ever appended has no value before.
-    assert seen == {"sys_mod_count": "1", "impact": "2", "assignment_group": GROUP}
+    assert seen == {"number": "INC0010001", "sys_mod_count": "1", "impact": "2", "assignment_group": GROUP}
     assert connector.observe(action("lookup")) == {}
 
 
