@@ -227,22 +227,19 @@ class Worker:
 
     def _decide_and_commit(self, drive: _Drive) -> Permit | None:
         """Decide as far as possible without touching the outside, commit once; decide again when the run moved meanwhile."""
-        for _ in range(20):
+        for tried in range(20):
             try:
+                if tried:
+                    self._again(drive)
                 granted = self._decide(drive)
                 self._commit(drive)
-            except Conflict as error:
-                if error.code not in _moved:
-                    raise
-                self._again(drive)
-                continue
-            except FenceLost:
-                self._say_late(drive)
-                raise
-            except Exception:  # raised again; before that a receipt that is already known is not thrown away
+                return granted
+            except Exception as error:  # raised again; before that a receipt that is already known is not thrown away
+                if isinstance(error, Conflict) and error.code in _moved:
+                    continue
                 self._save_receipt(drive)
                 raise
-            return granted
+        self._save_receipt(drive)
         raise OperatorError(f"run {drive.lease.run} moved twenty times while it was being decided", code="contention")
 
     def _again(self, drive: _Drive) -> None:
@@ -250,8 +247,8 @@ class Worker:
         drive.case, drive.around, drive.read_at, drive.opinion = fresh.case, fresh.around, fresh.read_at, None
 
     def _save_receipt(self, drive: _Drive) -> None:
-        """The effect is done and something after it failed: its receipt is committed alone, as long as the lease lasts."""
-        while drive.done is not None and drive.until - clock.boottime() > 1:
+        """The effect is done and something after it failed: its receipt is committed alone, unless another worker has taken over."""
+        while drive.done is not None:
             granted, outcome = drive.done
             try:
                 self._again(drive)
@@ -262,9 +259,11 @@ class Worker:
             except FenceLost:
                 self._say_late(drive)
                 return
-            except Conflict:
-                continue
-            except OperatorError as error:
+            except (Conflict, OperatorError) as error:
+                # Tried once in any case, and then for as long as the lease lasts: after it the next worker looks.
+                if drive.until - clock.boottime() < 1:
+                    self._say_late(drive)
+                    return
                 _say.warning("receipt waits for the database", reason=str(error))
                 clock.sleep(0.5)
 

@@ -114,6 +114,10 @@ class Execute:
             outcome = self._registry.of(action.connector).look(again)
         except TwokeysError as error:
             return again, Outcome("unknown", error_class=error.code, message=str(error))
+        except (
+            Exception
+        ) as error:  # a connector's bug must not leave the step in flight for ever: a person may still answer
+            return again, Outcome("unknown", error_class="connector_fault", message=type(error).__name__)
         if outcome is not None and outcome.status == "rejected" and self.settles_at(case, action) > case.now:
             # Unchanged is not "did not happen" while the first attempt may still be on the road.
             outcome = None
