@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import sys
 
 import pytest
 
@@ -202,26 +202,30 @@ def test_a_run_may_be_rooted_below_another_promise() -> None:
         history.append(ev.InvokeStarted(execution, 1), 0)
 
 
-def test_a_guarded_append_costs_the_same_at_any_length_and_is_fast_enough() -> None:
-    """Issue 3: at least 50,000 guarded appends a second, and no scan that grows with the journal."""
+def test_a_guarded_append_costs_the_same_at_any_length() -> None:
+    """No scan that grows with the journal: the number of calls is the same at event 2,000 and at event 22,000. Speed is in bench/."""
 
-    def seconds(history: History, steps: int) -> float:
-        begun = time.perf_counter()
-        for _ in range(steps):
-            promise = history.next_promise()
-            history.append(ev.InvokeScheduled(promise, "Http", "fn", "in", "{}"), 1)
-            history.append(ev.ExecutionAwaiting(frozenset((promise,)), "Single"), 1)
-            history.append(ev.InvokeStarted(promise, 1), 1)
-            history.append(ev.InvokeCompleted(promise, "r", 1), 1)
-            history.append(ev.ExecutionResumed(), 1)
-        return time.perf_counter() - begun
+    def calls(history: History, steps: int) -> int:
+        count = 0
 
-    rates = []
-    for _ in range(3):  # the best of three: other work on the machine only ever slows it down
-        history = told((start(),))
-        first = seconds(history, 400)
-        seconds(history, 4_000)
-        last = seconds(history, 400)
-        rates.append((2_000 / max(first, last), last / first))
-    assert max(rate for rate, _ in rates) >= 50_000
-    assert min(ratio for _, ratio in rates) < 4
+        def seen(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(seen)
+        try:
+            for _ in range(steps):
+                promise = history.next_promise()
+                history.append(ev.InvokeScheduled(promise, "Http", "fn", "in", "{}"), 1)
+                history.append(ev.ExecutionAwaiting(frozenset((promise,)), "Single"), 1)
+                history.append(ev.InvokeStarted(promise, 1), 1)
+                history.append(ev.InvokeCompleted(promise, "r", 1), 1)
+                history.append(ev.ExecutionResumed(), 1)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    history = told((start(),))
+    first = calls(history, 400)
+    calls(history, 4_000)
+    assert calls(history, 400) == first
