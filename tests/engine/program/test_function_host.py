@@ -399,6 +399,7 @@ def seconds(hosts: Hosts, component: Component, events: int) -> tuple[float, flo
     return min(anew), min(held)
 
 
+@pytest.mark.deep
 def test_a_long_journal_resumes_quickly_and_in_line_with_its_length(hosts: Hosts) -> None:
     """10,000 events cost about four times 2,500, and a run that the host holds is not decoded again."""
     component = code(LONG)
