@@ -163,7 +163,7 @@ class Worker:
                 self._put_back(self._held[me], str(error))
             except TwokeysError as error:
                 _say.error("stage failed", code=error.code, reason=str(error))
-                self._put_back(self._held[me], str(error))
+                self._put_back(self._held[me], str(error), parks=not isinstance(error, OperatorError))
             except Exception:  # a fault of ours in one run must not stop the others; the item comes back and shows it
                 _say.exception("stage crashed")
                 self._put_back(self._held[me], "internal error")
@@ -189,14 +189,17 @@ class Worker:
             except TwokeysError as error:
                 _say.warning("heartbeat failed", code=error.code, reason=str(error))
 
-    def _put_back(self, lease: Lease, reason: str) -> None:
-        """Give an item back with its reason; after ten faults it is parked, where people see it. Not ours any more: nothing."""
+    def _put_back(self, lease: Lease, reason: str, *, parks: bool = True) -> None:
+        """Give an item back with its reason; after ten faults it is parked, where people see it. Not ours any more: nothing.
+
+        An outage parks nothing: a bucket that is down for an hour must not leave a run without its evidence for ever.
+        """
         with contextlib.suppress(TwokeysError), self._database.unit(lease.tenant) as unit:
             mine = unit.run(
-                "update work set state = case when faults >= :most then 'parked' else 'ready' end, faults = faults + 1, owner = '', "
-                "lease_until = null, eligible_at = clock_timestamp() + make_interval(secs => least(60, 5 * (faults + 1))) "
+                "update work set state = case when :parks and faults >= :most then 'parked' else 'ready' end, faults = faults + 1, "
+                "owner = '', lease_until = null, eligible_at = clock_timestamp() + make_interval(secs => least(60, 5 * (faults + 1))) "
                 "where tenant = :tenant and run = :run and item = :item and stage = :stage and owner = :owner and epoch = :epoch",
-                most=faults_max, run=lease.run, item=lease.item, stage=lease.stage, owner=lease.owner, epoch=lease.epoch,
+                parks=parks, most=faults_max, run=lease.run, item=lease.item, stage=lease.stage, owner=lease.owner, epoch=lease.epoch,
             ).rowcount  # fmt: skip
             if mine == 1:
                 table = "promise set last_error" if lease.item else "run set error"

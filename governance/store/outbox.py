@@ -18,8 +18,10 @@ def put(unit: Unit, kind: str, ref: str, body: dict[str, Any]) -> None:
 
 
 def take(unit: Unit, row_id: int) -> tuple[str, str, dict[str, Any], int] | None:
-    """(kind, ref, body, tries) of one row, or None when it is gone."""
-    row = unit.one("select kind, ref, body, tries from outbox where tenant = :tenant and id = :id", id=row_id)
+    """(kind, ref, body, tries) of one row, or None when it is gone or has been given up."""
+    row = unit.one(
+        "select kind, ref, body, tries from outbox where tenant = :tenant and id = :id and state = 'ready'", id=row_id
+    )
     return None if row is None else (row[0], row[1], read_json(bytes(row[2])), int(row[3]))
 
 

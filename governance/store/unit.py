@@ -119,6 +119,8 @@ class Database:
             raise CallerError(
                 f"a value cannot be stored: {str(error.orig).splitlines()[0]}", code="bad_value"
             ) from error
+        except UnicodeEncodeError as error:
+            raise CallerError("a value cannot be stored: it holds half a character", code="bad_value") from error
         except exc.IntegrityError as error:
             raise Conflict(str(error.orig).splitlines()[0], code=_constraint(error)) from error
 
@@ -173,6 +175,8 @@ def _operational(error: Exception) -> Exception:
     state = getattr(original, "sqlstate", "") or ""
     if state in ("55P03", "57014", "40P01", "40001"):
         return Conflict("the record is being changed by somebody else", code="busy", next_step="try again")
+    if state == "54000":  # longer than an index can hold
+        return CallerError("a value cannot be stored: it is too long", code="bad_value")
     return OperatorError(f"the database does not answer: {str(original or error).splitlines()[0]}", code="database")
 
 

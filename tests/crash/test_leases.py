@@ -18,7 +18,17 @@ from governance.store.case import FenceLost
 from governance.store.dispatch import Dispatch
 from governance.worker import Worker
 from tests.kit.seams import (
-    age_leases, another, beat_once, before_commit, begin, during_call, forget, intends, lose_the_answer, notes, work,
+    age_leases,
+    another,
+    beat_once,
+    before_commit,
+    begin,
+    during_call,
+    forget,
+    intends,
+    lose_the_answer,
+    notes,
+    work,
 )  # fmt: skip
 from tests.kit.wait import until
 from tests.kit.world import World

@@ -21,7 +21,6 @@ from governance.worker import Worker
 from tests.flow.test_a_governed_run import verify
 from tests.governance.stages.kit import receipts
 from tests.kit.seams import another, before_commit, begin, during_call, forget, killed, notes, work
-from tests.kit.servicenow import INCIDENT
 from tests.kit.world import World
 
 BROKEN = (OperatorError("the database does not answer", code="database"), RuntimeError("a fault of ours"))
