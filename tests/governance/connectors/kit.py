@@ -30,7 +30,7 @@ def action(
         target=Target(connector, "incident", target, "dev1"),
         fields=tuple(Field(name, (ops or {}).get(name, "set"), value, "internal") for name, value in given.items()),
         amount_minor=0, currency="", preconditions=tuple(sorted((seen or {}).items())), key="effect-key-1", summary="", salt="5a" * 16,
-        
+
     )  # fmt: skip
 
 
