@@ -14,9 +14,10 @@ from typing import Any, Literal, NoReturn, TypeAlias
 from engine.canonical import decode, encode, read_json, tagged
 from engine.errors import BrokenJournal, CallerError
 from engine.ids import PromiseId, promise_from_list
-from engine.limits import cbor_bytes_max, id_chars_max, int_max
+from engine.limits import id_chars_max, int_max
 
 FIRST_PREV = bytes(32)
+LINE_BYTES_MAX = 64 * 1024 * 1024  # of the interchange format
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,7 +474,7 @@ def to_json(execution: PromiseId, entries: Sequence[Entry]) -> str:
 def from_json(line: str | bytes) -> Exported:
     """Read one line of the interchange format, strictly; what is wrong is refused with its position."""
     raw = line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line
-    value = read_json(raw, bytes_max=cbor_bytes_max)
+    value = read_json(raw, bytes_max=LINE_BYTES_MAX)
     names = ["execution_id", "journal"]
     if type(value) is dict and "stored_status" in value:
         names.append("stored_status")

@@ -1,9 +1,8 @@
-"""Orders about runs: start, look, stop, say what happened; the approvals they wait for, and their journals."""
+"""Orders about runs: start, look, stop, say what happened; and the approvals they wait for."""
 
 from __future__ import annotations
 
 import datetime
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -228,71 +227,3 @@ def _explain(card: CardRecord) -> None:
     for _, message in card.reasons:
         frame.say(f"  {message}")
     frame.say(f"digest {card.action_sha256[:16]}")
-
-
-# --- the journal ------------------------------------------------------------------------------------------------------
-
-
-@click.group("journal")
-def journal() -> None:
-    """What runs did, event by event."""
-
-
-@journal.command("show")
-@click.argument("run")
-@frame.asking
-@frame.output
-def show_journal(run: str, tenant: str, token: str, form: str) -> None:
-    """The journal of a run, checked against its own head while it is read."""
-    from engine.journal.events import decode_row, to_value
-    from governance.store import cases
-
-    seat = frame.seat(tenant, token, person=False)
-    seat.require("audit")
-    with seat.parts.database.unit(seat.tenant, write=False) as unit:
-        head = cases.load(unit, run).history.head  # refused when a stored event is not what the chain says
-        values = [to_value(entry) for _, body, _ in cases.journal_rows(unit, run) for entry in decode_row(body)]
-    if form != "table":
-        frame.show(form, values)
-        return
-    rows = []
-    for value in values:
-        event = dict(value["event"])
-        at = datetime.datetime.fromtimestamp(value["timestamp"] / 1_000_000, datetime.UTC)
-        kind = event.pop("type")
-        rows.append({"n": value["sequence"], "at": _time(at), "event": kind, "about": json.dumps(event)[:160]})
-    frame.show(form, rows, empty="the run has not begun")
-    frame.say(f"head {head.hex()}")
-
-
-@journal.command("export")
-@click.argument("run")
-@frame.asking
-def export(run: str, tenant: str, token: str) -> None:
-    """One line in the interchange format: what `journal check` reads."""
-    from engine.ids import PromiseId
-    from engine.journal.events import decode_row, to_json
-    from governance.store import cases
-
-    seat = frame.seat(tenant, token, person=False)
-    seat.require("audit")
-    with seat.parts.database.unit(seat.tenant, write=False) as unit:
-        cases.load(unit, run)
-        entries = [entry for _, body, _ in cases.journal_rows(unit, run) for entry in decode_row(body)]
-    click.echo(to_json(PromiseId(run), entries))
-
-
-@journal.command("check")
-@click.argument("file", default="-")
-@click.option("--named-only", is_flag=True, help="Only the named invariants, not the further guards.")
-def check(file: str, named_only: bool) -> int:
-    """Check exported journals, one a line, against every rule; needs no settings. One JSON object for each line."""
-    from engine.journal.replay import check_line
-
-    valid = True
-    for line in frame.read_file(file).splitlines():
-        if line.strip():
-            found = check_line(line, named_only=named_only)
-            valid = valid and bool(found["valid"])
-            click.echo(json.dumps(found))
-    return frame.OK if valid else frame.FAILED
