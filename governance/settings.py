@@ -26,8 +26,10 @@ class Settings(BaseModel):
     deployment: str = Field(
         pattern=r"^[a-z0-9-]{1,32}$", description="short id of this installation; part of every button"
     )
-    database_url: str = Field(min_length=1, description="PostgreSQL as the application role")
-    migrate_url: str = Field(default="", description="PostgreSQL as the owner; only `twokeys migrate` needs it")
+    database_url: str = Field(min_length=1, repr=False, description="PostgreSQL as the application role")
+    migrate_url: str = Field(
+        default="", repr=False, description="PostgreSQL as the owner; only `twokeys migrate` needs it"
+    )
     master_key: str = Field(
         pattern=r"^[0-9a-f]{64}$", repr=False, description="32 random bytes in hex; seals every key at rest"
     )

@@ -142,7 +142,9 @@ class Execute:
         case.put_receipt(receipt, granted.key)
         self._note(case, receipt, how, person)
         if receipt.status == "ok":
-            case.finish(action.promise, ok=True, value=dict(outcome.result))
+            # A person who says that it happened cannot say what the answer was: the step's result has its names, empty.
+            named = dict.fromkeys(self._registry.spec(action.connector, action.operation).result_fields, "")
+            case.finish(action.promise, ok=True, value={**named, **outcome.result})
             case.put_work("", "advance", keep=keep)
             return receipt
         if receipt.status == "unknown":

@@ -115,6 +115,7 @@ def test_the_outside_commits_and_dies_before_it_answers_and_the_worker_is_killed
     # Seam 4 is right after the call returned: nothing of the outcome is recorded when the worker dies there.
     code, _ = die(world, 4, tmp_path)
     assert code == -9
+    world.servicenow.wait_until_down()
     world.servicenow.restart_if_down()
     assert len(world.writes("close_code")) == 1
     world.expire_leases()
@@ -141,6 +142,7 @@ def test_a_person_may_not_speak_for_their_own_effect(world: World, tmp_path: Pat
     run = ready_to_close(world)
     world.servicenow.plan("crash_before_answer", method="PATCH", times=1)
     world.drain()
+    world.servicenow.wait_until_down()
     world.servicenow.restart_if_down()
     unknown = next(p for p in world.case(run).promises.values() if p.state == "unknown")
     with pytest.raises(Refused, match="another person"):
