@@ -83,6 +83,11 @@ def why(run: RunView, steps: Sequence[StepView], asked: Sequence[Question], now:
         return Why(
             f"“{parked.step}” is parked after {parked.faults} faults and waits for the operator: {parked.last_error}"
         )
+    state, _, trouble = run.trouble.partition(": ")
+    if trouble:
+        return Why(
+            f"{'Is parked and waits for the operator' if state == 'parked' else 'Failed and is tried again by itself'}: {trouble}"
+        )
     again = next((s for s in steps if s.state == "failed_retryable"), None)
     if again is not None:
         return Why(f"“{again.step}” is tried again by itself ({again.last_error}), at", again.next_eligible_at)

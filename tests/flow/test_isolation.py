@@ -16,9 +16,10 @@ from governance.evidence.vault import Vault
 from governance.local import postgres
 from governance.stages import advance
 from governance.stages.tick import Tick
-from governance.store import people
+from governance.store import people, views
 from governance.store.entries import Sequencer
 from governance.store.unit import Unit
+from governance.web import story
 from tests.kit.seams import begin, forget, notes, work
 from tests.kit.servicenow import ServiceNow as StandIn
 from tests.kit.slack import SlackSink
@@ -108,6 +109,9 @@ def test_a_poisoned_run_is_parked_after_ten_faults_says_why_and_stops_no_other(
     assert (item["state"], item["faults"], item["owner"]) == ("parked", 10, "")
     shown = world.row("select error from run where tenant = :tenant and run = :run", run=run)
     assert shown == {"error": "internal error"}
+    with world.parts.database.unit(world.tenant, write=False) as unit:
+        why = story.why(views.run(unit, run), views.steps(unit, run), [], unit.now())
+    assert why.text == "Is parked and waits for the operator: internal error"
     assert world.writes("work_notes") == ["sound"]
     # It is not lost: a person can still end it.
     assert world.parts.cancel.cancel(world.tenant, world.actor("ana"), run, "it is broken") == "canceled"
