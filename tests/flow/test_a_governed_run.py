@@ -72,6 +72,29 @@ def test_a_run_with_both_gates_ends_sealed_and_verifies_offline(sealing_world: W
     assert re.search(r"step \(\d+\), .+ \[[a-z-]+\]", done.stdout), done.stdout
 
 
+def test_a_run_with_an_outcome_that_a_person_told_verifies_offline(sealing_world: World, tmp_path: Path) -> None:
+    """Must show 5: the stand-in stops after the commit, a person says that it happened, and the bundle holds."""
+    world = sealing_world
+    run = world.start()
+    world.until(run, "waiting_approval")
+    world.approve(run, "ana")
+    world.until(run, "waiting_approval")
+    world.approve(run, "bo", "cleo")
+    world.servicenow.plan("crash_before_answer", method="PATCH", times=1)
+    world.drain()
+    world.servicenow.wait_until_down()
+    world.servicenow.restart_if_down()
+    unknown = next(p.promise for p in world.case(run).promises.values() if p.state == "unknown")
+    world.parts.resolve.resolve(world.tenant, world.actor("bo"), run, unknown, "happened", "It is closed, I looked")
+    world.until(run, "succeeded")
+    assert len(world.writes("close_code")) == 1
+    sealed = world.seal(run)
+    body = world.parts.vault.get(sealed["object_key"], sealed["version_id"])
+    done = verify(tmp_path, body, trust_text(world.parts.database, "test", world.tenant))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "I looked" not in body.decode("latin-1"), "a person's words stay outside the bundle"
+
+
 def test_every_fact_of_the_run_is_in_its_chain_in_order(world: World) -> None:
     """P9: proposal before verdict, verdict before question, keys before release, intent before receipt."""
     run = world.start()
