@@ -77,10 +77,12 @@ class Database:
     def unit(
         self, tenant: str, *, write: bool = True, lock_seconds: float = 4, statement_seconds: float = 5
     ) -> Iterator[Unit]:
-        """A transaction of this tenant: committed at the end, rolled back on any error."""
+        """A transaction of this tenant: committed at the end, rolled back on any error. One that only reads sees one moment."""
         if not tenant:
             raise CallerError("a tenant is needed", field="tenant")
         with self._translated(), self._engine.begin() as connection:
+            if not write:  # first, because a snapshot is taken with the first query
+                connection.execute(sa.text("set transaction isolation level repeatable read, read only"))
             connection.execute(
                 sa.text(
                     "select set_config('tk.tenant', :tenant, true), set_config('lock_timeout', :lock, true), "
@@ -92,8 +94,6 @@ class Database:
                     "statement": f"{int(statement_seconds * 1000)}ms",
                 },
             )
-            if not write:
-                connection.execute(sa.text("set transaction read only"))
             yield Unit(connection, tenant)
         if write:
             with self._count:
