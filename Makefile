@@ -36,8 +36,13 @@ demo: setup ## the product on this machine; AUTO=1 plays the people too and veri
 test: setup chromium ## the whole gate; LAYERS="mypy house flow" runs some of it
 	@$(BIN)/python -m tests.house.gate $(LAYERS)
 
-deep: setup ## the long suites: many more examples, and the tests marked deep
+deep: setup .venv/.deep ## the long suites: many more examples, the journal's model (needs node), mutants of the journal
 	@$(BIN)/python -m tests.house.gate --deep
+	@echo "== mutants of engine/journal"; $(BIN)/python -m tests.spec.mutants
+
+.venv/.deep: requirements/deep.txt .venv/.ready
+	@$(SYNC) --require-hashes -r requirements/deep.txt
+	@touch $@
 
 lint: setup ## ruff, format, mypy and the house rules
 	@$(BIN)/python -m tests.house.gate ruff format mypy house
@@ -71,6 +76,7 @@ pins: $(UV) ## compile the requirement files again, hashes and no host names; UP
 	@$(COMPILE) --python-version 3.11 pyproject.toml --extra demo --group test --group dev --group browser -o requirements/test.txt
 	@$(COMPILE) --python-version 3.11 -c requirements/test.txt pyproject.toml -o requirements/runtime.txt
 	@$(COMPILE) --python-version 3.11 -c requirements/test.txt requirements/bench.in -o requirements/bench.txt
+	@$(COMPILE) --python-version 3.11 -c requirements/test.txt requirements/deep.in -o requirements/deep.txt
 	@$(COMPILE) --python-version 3.14 --no-deps requirements/opa.in -o requirements/opa.txt
 
 .PHONY: verifier help setup demo test deep lint format rooms bench chromium pins

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -264,10 +265,15 @@ def check(file: str, named_only: bool) -> int:
     from engine.journal.replay import check_line
 
     valid = True
-    for line in lines_of(file):
-        found = check_line(line, named_only=named_only)
-        valid = valid and bool(found["valid"])
-        click.echo(json.dumps(found))
+    # What is read here makes no cycles, and looking for them in millions of entries costs a fifth of the time.
+    gc.disable()
+    try:
+        for line in lines_of(file):
+            found = check_line(line, named_only=named_only)
+            valid = valid and bool(found["valid"])
+            click.echo(json.dumps(found))
+    finally:
+        gc.enable()
     return frame.OK if valid else frame.FAILED
 
 

@@ -225,7 +225,10 @@ TENANT_TABLES = (
 # What the application may do where it may not do everything: only the sequencer writes the log and its head, a stored
 # payload, bundle, definition or public key never changes, and what has a state changes nothing but that.
 GRANTS = {
-    **dict.fromkeys(("journal", "vote", "receipt", "intent", "verdict", "action", "payload", "entry_pending", "route"), "select, insert"),
+    **dict.fromkeys(
+        ("journal", "vote", "receipt", "intent", "verdict", "action", "payload", "entry_pending", "route"),
+        "select, insert",
+    ),
     "entry": "select",
     "audit_head": "select, insert",
     "checkpoint": "select, update (note, published_at)",
@@ -247,7 +250,9 @@ def upgrade() -> None:
         op.execute(f"alter table {table} enable row level security")
         op.execute(f"alter table {table} force row level security")
         op.execute(f"create policy own on {table} using ({mine}) with check ({mine})")
-        op.execute(f"grant {GRANTS.get(table, 'select, insert, update')}{', delete' if table in DELETABLE else ''} on {table} to tk_app")
+        op.execute(
+            f"grant {GRANTS.get(table, 'select, insert, update')}{', delete' if table in DELETABLE else ''} on {table} to tk_app"
+        )
     for table in DISPATCH:
         op.execute(f"create policy across on {table} to tk_dispatch using (true)")
     op.execute("grant select, update on work to tk_dispatch")
