@@ -1,10 +1,10 @@
-"""advance() and accept(): the only two verbs that change a run; both only append to its history and say what follows."""
+"""advance(), for functions advance_function(), and accept(): the verbs that change a run; they only append and say what follows."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,10 @@ from engine.journal import events as ev
 from engine.journal.history import History
 from engine.journal.status import CANCELLING, Blocked
 from engine.limits import cbor_bytes_max
+from engine.program import function_commands as do
 from engine.program.definition import Definition
+from engine.program.function import Turn
+from engine.program.function_journal import Applied, Result, apply
 from engine.program.interpreter import Complete, Context, Fail, Outcome, Propose, begin, deliver, run_to_wait
 from engine.program.snapshot import Frame
 
@@ -81,13 +84,20 @@ class Signalled:
 
 
 @dataclass(frozen=True, slots=True)
+class Fired:
+    """News: a timer has run out, by the database's clock."""
+
+    promise: PromiseId
+
+
+@dataclass(frozen=True, slots=True)
 class CancelAsked:
     """News: somebody wants this run cancelled."""
 
     reason: str
 
 
-News = Started | Finished | Retrying | Signalled | CancelAsked
+News = Started | Finished | Retrying | Signalled | Fired | CancelAsked
 
 
 def payload(salt_key: bytes, place: str, value: Any) -> Payload:
@@ -118,6 +128,62 @@ def unwire(value: Any) -> Any:
 def opened(body: bytes) -> Any:
     """What a payload file says."""
     return unwire(read_json(body, bytes_max=cbor_bytes_max, depth_max=128)["value"])
+
+
+class Files:
+    """Payload files as the journal of a function reads and writes them; `new` are those that this turn has written."""
+
+    def __init__(self, salt_key: bytes, stored: Mapping[bytes, bytes]) -> None:
+        self._salt_key = salt_key
+        self._stored = stored
+        self.new: list[Payload] = []
+
+    def keep(self, place: str, value: Any) -> str:
+        """Write a value; the text that stands for it in an event."""
+        return _text(self._kept(place, value).reference)
+
+    def keep_result(self, place: str, result: Result) -> str:
+        """The same for the way something ended."""
+        if result.ok:
+            return _text({"ok": self._kept(place, result.value).reference})
+        kept = self._kept(place, result.message)
+        return _text({"err": {"class": result.error_class, **kept.reference}})
+
+    def value(self, text: str) -> Any:
+        """The value that a text stands for."""
+        return _open(read_json(text.encode()), self._stored)
+
+    def result(self, text: str) -> Result:
+        """The ending that a text stands for."""
+        value = read_json(text.encode())
+        if "ok" in value:
+            return Result(True, _open(value["ok"], self._stored))
+        return Result(False, None, value["err"]["class"], str(_open(value["err"], self._stored)))
+
+    def _kept(self, place: str, value: Any) -> Payload:
+        self.new.append(payload(self._salt_key, place, value))
+        return self.new[-1]
+
+
+def begun(history: History, start: ev.ExecutionStarted, now: int) -> History:
+    """A copy of a function's history that has begun, for a turn that may still come to nothing."""
+    fork = history.fork()
+    if not fork.started:
+        fork.append(start, now)
+    return fork
+
+
+def advance_function(
+    history: History,
+    turn: Turn,
+    files: Files,
+    propose: Callable[[do.Invoke], dict[str, Any]],
+    *,
+    now: int,
+    entropy: bytes,
+) -> Applied:
+    """Append what a function did in its turn, each event by the guards; give it a copy, because a guard may refuse midway."""
+    return apply(history, turn.commands, files, now=now, entropy=entropy, propose=propose)
 
 
 def advance(
@@ -166,6 +232,8 @@ def accept(history: History, news: News, salt_key: bytes, now: int) -> tuple[Pay
             history.append(ev.InvokeStarted(promise, attempt), now)
         case Retrying(promise, attempt, error, retry_at):
             history.append(ev.InvokeRetrying(promise, attempt, error, retry_at), now)
+        case Fired(promise):
+            history.append(ev.TimerFired(promise), now)
         case CancelAsked(reason):
             history.append(ev.CancelRequested(reason), now)
         case Signalled(name, value):

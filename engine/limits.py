@@ -17,6 +17,8 @@ entry_bytes_soft = 16_384
 entry_bytes_max = 65_535
 
 # Journal.
+signals_waiting_max = 1_000  # of one name, sent and not yet received
+turns_per_commit_max = 16  # of a function whose operations end at once
 attempts_max = 4  # seed 004's delays, cut to SE-5's three retries
 retries_max = attempts_max - 1
 retry_delays_seconds = (5, 30, 120)

@@ -13,6 +13,7 @@ _LEAST = {
     "complete_task": 3,
     "start": 4,
     "cancel": 4,
+    "signal": 4,  # say to a run what it waits for
     "decide": 4,  # approvals; that the approver is not in the lineage is judged elsewhere
     "resolve": 4,  # say what happened to an unknown effect
     "publish": 5,

@@ -52,6 +52,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "effect.reused": _words("promise key_sha256 action_sha256 receipt_sha256 run"),
     "step.completed": _words("promise step"),
     "step.failed": _words("promise step error_class"),
+    "signal.sent": _words("person name delivery payload_sha256"),
     "cancel.requested": _words("person reason_sha256"),
     "run.closed": _words("status entries journal_version journal_head"),
     "evidence.sealed": _words("sha256 size key version_id"),
@@ -72,7 +73,9 @@ _body_keys = {kind: frozenset(keys) for kind, keys in CATALOGUE.items()}
 
 # What a body key holds; a key named in none of these holds text.
 _numbers = frozenset(
-    _words("rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version")
+    _words(
+        "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery"
+    )
 )
 _flags = frozenset(_words("retryable reversible"))
 _text_lists = frozenset(_words("groups reasons persons"))

@@ -66,6 +66,7 @@ _sentences = {
     "effect.reused": "Earlier receipt of run {run} reused",
     "step.completed": "Step {step} completed",
     "step.failed": "Step {step} failed: {error_class}",
+    "signal.sent": "Signal {name} number {delivery} sent by {person}",
     "cancel.requested": "Cancel requested by {person}",
     "run.closed": "Run closed: {status}, {entries} entries",
 }
@@ -90,7 +91,7 @@ checkpoint        the log's signed tree head
 payloads/         documents that entries commit to (policy inputs and findings)
 withheld.json     commitments to documents that are kept encrypted outside this bundle
 receipts/         signed receipts of effects
-definition.cbor   the workflow definition that the run was pinned to
+definition.cbor   the workflow that the run was pinned to: its definition, or its Python code
 journal.json      the run's journal, byte for byte
 policies/         the policy files that verdicts were given under
 """

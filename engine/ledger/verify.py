@@ -368,7 +368,9 @@ class _Check:
 
     def _definition_and_journal(self) -> None:
         first, last = self.entries[0], self.entries[-1]
-        if tagged("twokeys/definition/v1", self.file(DEFINITION)).hex() != first.body["definition_sha256"]:
+        # A definition that is interpreted, or the component of a function that is replayed.
+        tags = ("twokeys/definition/v1", "twokeys/component/v1")
+        if first.body["definition_sha256"] not in [tagged(tag, self.file(DEFINITION)).hex() for tag in tags]:
             _wrong("definition", "is not the definition that the run was pinned to")
         rows, head, version = read_journal(self.file(JOURNAL))
         events = journal_events(rows)

@@ -1,4 +1,4 @@
-"""Checks a run's input against its definition's schema, and that schema itself (the home of `jsonschema_rs`)."""
+"""Checks a run's input against its program's schema, and that schema itself (the home of `jsonschema_rs`)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 import jsonschema_rs
 
 from engine.canonical import decode, encode
-from engine.program.definition import Definition
 from engine.program.expression import ExprError, admit, check_size
 from engine.program.faults import hint, step_into
+from engine.program.programs import Program
 
 faults_max = 20
 expansion_max = 5_000
@@ -20,14 +20,14 @@ _dynamic = ("$dynamicRef", "$dynamicAnchor", "$id", "$anchor", "$recursiveRef")
 _dialect = "https://json-schema.org/draft/2020-12/schema"
 
 
-def check_input(definition: Definition, value: Any) -> list[str]:
+def check_input(program: Program, value: Any) -> list[str]:
     """What is wrong with this input, each fault a sentence that starts with its place; empty when a run may start with it."""
     try:
         check_size(admit(value))
     except ExprError as error:
         return [f"input: {error.message}"]
     faults = []
-    for found in _validator(encode(definition.inputs)).iter_errors(value):
+    for found in _validator(encode(program.inputs)).iter_errors(value):
         faults.append(f"{_dotted(found.instance_path)}: {found.message}")
         if len(faults) >= faults_max:
             break

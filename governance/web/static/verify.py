@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: ba6967f96af8141152d1f5790ace5f08acf34e3756018c165bf6636841807233
+Digest of the parts: 847a3448e9dd3904ec01be2020da6c796903c6504439d01bd68968f5b6906071
 """
 
 from __future__ import annotations
@@ -136,6 +136,8 @@ entry_bytes_soft = 16_384
 entry_bytes_max = 65_535
 
 # Journal.
+signals_waiting_max = 1_000  # of one name, sent and not yet received
+turns_per_commit_max = 16  # of a function whose operations end at once
 attempts_max = 4  # seed 004's delays, cut to SE-5's three retries
 retries_max = attempts_max - 1
 retry_delays_seconds = (5, 30, 120)
@@ -1230,6 +1232,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "effect.reused": _words("promise key_sha256 action_sha256 receipt_sha256 run"),
     "step.completed": _words("promise step"),
     "step.failed": _words("promise step error_class"),
+    "signal.sent": _words("person name delivery payload_sha256"),
     "cancel.requested": _words("person reason_sha256"),
     "run.closed": _words("status entries journal_version journal_head"),
     "evidence.sealed": _words("sha256 size key version_id"),
@@ -1250,7 +1253,9 @@ _body_keys = {kind: frozenset(keys) for kind, keys in CATALOGUE.items()}
 
 # What a body key holds; a key named in none of these holds text.
 _numbers = frozenset(
-    _words("rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version")
+    _words(
+        "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery"
+    )
 )
 _flags = frozenset(_words("retryable reversible"))
 _text_lists = frozenset(_words("groups reasons persons"))
@@ -3023,7 +3028,9 @@ class _Check:
 
     def _definition_and_journal(self) -> None:
         first, last = self.entries[0], self.entries[-1]
-        if tagged("twokeys/definition/v1", self.file(DEFINITION)).hex() != first.body["definition_sha256"]:
+        # A definition that is interpreted, or the component of a function that is replayed.
+        tags = ("twokeys/definition/v1", "twokeys/component/v1")
+        if first.body["definition_sha256"] not in [tagged(tag, self.file(DEFINITION)).hex() for tag in tags]:
             _wrong("definition", "is not the definition that the run was pinned to")
         rows, head, version = read_journal(self.file(JOURNAL))
         events = journal_events(rows)

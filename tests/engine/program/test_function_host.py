@@ -24,7 +24,7 @@ from tests.engine.program.function_kit import ENTROPY, World, check_prefix, in_p
 
 GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "workflows.md").read_text(encoding="utf-8")
 (EXAMPLE,) = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
-GIVEN = {"teams": ["north", "south", "west"], "question": "Who can help?"}
+GIVEN = {"incidents": ["north", "south", "west"], "question": "Who can help?"}
 HEAD = "from twokeys import workflow, Failed, InvokeFailed\n"
 
 

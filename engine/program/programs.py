@@ -1,0 +1,94 @@
+"""What a published template holds: a definition that is interpreted, or a function that is replayed; read back by its kind."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from engine.canonical import decode
+from engine.errors import AuthorError
+from engine.ids import check_name
+from engine.program.definition import Definition, Subscription, definition_from
+from engine.program.faults import DefinitionInvalid, Fault
+from engine.program.function_code import Component, component_from, component_of
+
+DEFINITION, FUNCTION = "definition", "function"
+KINDS = (DEFINITION, FUNCTION)
+# In the language of workflows, and not in this release: refused when code is published, never when a run comes there.
+_later = {"task": "ctx.task", "child": "ctx.child", "submit_child": "submit_child of a join set"}
+
+
+@dataclass(frozen=True)
+class Function:
+    """A workflow in Python. It declares neither effects nor ceilings: policy judges each operation when it is proposed."""
+
+    component: Component
+    subscriptions: tuple[Subscription, ...] = ()
+    inputs: dict[str, Any] = field(default_factory=lambda: {"type": "object"})
+    max_writes: int = 0  # only the tenant's cap holds
+    risk_ceiling: str = "high"
+
+    @property
+    def name(self) -> str:
+        """How people start it: the function's name, with `-` for `_`."""
+        return self.component.function.replace("_", "-")
+
+    @property
+    def version(self) -> str:
+        """Its code names its version, so that another version is always other code and the other way round."""
+        return self.component.digest.hex()[:12]
+
+    @property
+    def body(self) -> bytes:
+        """The bytes that are stored and hashed."""
+        return self.component.body
+
+    @property
+    def digest(self) -> bytes:
+        """What a run is pinned to."""
+        return self.component.digest
+
+
+Program: TypeAlias = Definition | Function
+
+
+def kind_of(program: Program) -> str:
+    """The word that a template is stored with."""
+    return FUNCTION if isinstance(program, Function) else DEFINITION
+
+
+def program_from(kind: str, body: bytes) -> Program:
+    """The program that stored bytes hold."""
+    if kind not in KINDS:
+        raise AuthorError(f"a stored template is of no known kind: {kind!r}")
+    return Function(component_from(body)) if kind == FUNCTION else definition_from(decode(body))
+
+
+def function_of(files: Mapping[str, bytes], entry: str = "") -> Function:
+    """The function in an author's files; DefinitionInvalid with every fault."""
+    found = Function(component_of(files, entry))
+    check_name(found.name, "the workflow's name")
+    faults = [
+        Fault(path, node.lineno, node.col_offset + 1, "", f"{_later[node.attr]} is not in this release")
+        for path, source in found.component.files
+        for node in _calls(ast.parse(source, path))
+    ]
+    if faults:
+        raise DefinitionInvalid(faults)
+    return found
+
+
+def _calls(tree: ast.Module) -> Iterator[ast.Attribute]:
+    """Calls of what comes later: on the context by whatever name a function takes it, and on anything that was made of it."""
+    contexts = {
+        function.args.args[0].arg
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and function.args.args
+    } | {"ctx"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in _later:
+            is_context = isinstance(node.value, ast.Name) and node.value.id in contexts
+            if is_context or node.attr == "submit_child":
+                yield node
