@@ -20,6 +20,7 @@ from governance.commands.cancel import Cancel
 from governance.commands.decide import Decide
 from governance.commands.publish import Publish
 from governance.commands.resolve import Resolve
+from governance.commands.signal import Signal
 from governance.commands.start import Start
 from governance.connectors.registry import Connection, Registry
 from governance.connectors.shipped import shipped as shipped_connectors
@@ -41,9 +42,11 @@ from governance.slack.endpoint import slack_routes
 from governance.slack.modals import Modals
 from governance.slack.outbox import Sender
 from governance.stages.execute import Execute
+from governance.stages.hosts import Hosts
 from governance.stages.judge import Judge
 from governance.stages.seal import Seal
 from governance.stages.tick import Tick
+from governance.stages.turn import Turns
 from governance.store import approvals, around, outbox, people, templates
 from governance.store.dispatch import Dispatch
 from governance.store.secrets import Secrets
@@ -212,8 +215,12 @@ class Parts:
         return Resolve(self.database, self.execute)
 
     @cached_property
+    def signal(self) -> Signal:
+        return Signal(self.database)
+
+    @cached_property
     def publish(self) -> Publish:
-        return Publish(self.database, self.registry.catalog)
+        return Publish(self.database, self.registry.catalog, self.hosts)
 
     @cached_property
     def admit(self) -> Admit:
@@ -224,6 +231,15 @@ class Parts:
         return Admit(self.database, self.secrets, clock.random_hex, policy_for)
 
     # --- stages -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def hosts(self) -> Hosts:
+        """The processes that authors' code runs in; each is started when it is first needed."""
+        return Hosts()
+
+    @cached_property
+    def turns(self) -> Turns:
+        return Turns(self.hosts, catalog=lambda: self.registry.catalog, random_bytes=clock.random_bytes)
 
     @cached_property
     def execute(self) -> Execute:
@@ -264,7 +280,7 @@ class Parts:
     @cached_property
     def worker(self) -> Worker:
         hands = Hands(
-            judge=self._judge, execute=self.execute, seal=self.seal, card_body=body_bytes,
+            judge=self._judge, turns=self.turns, execute=self.execute, seal=self.seal, card_body=body_bytes,
             console_url=self.console_url,
         )  # fmt: skip
         name = f"{self.process}-{clock.random_hex(4)}"
@@ -329,7 +345,7 @@ class Parts:
 
     def close(self) -> None:
         """End every engine and give every connection back that was opened."""
-        for name in ("policies", "registry", "vault", "database"):
+        for name in ("hosts", "policies", "registry", "vault", "database"):
             made = self.__dict__.get(name)
             if made is not None:
                 made.close()

@@ -14,13 +14,19 @@ from engine.errors import Conflict, OperatorError, TwokeysError
 from engine.gate.permit import Permit
 from engine.gate.receipt import Outcome
 from engine.kernel import settle_cancel
-from engine.limits import claim_batch, faults_max, heartbeat_seconds, hold_receipt_seconds_max
+from engine.limits import claim_batch, faults_max, heartbeat_seconds, hold_receipt_seconds_max, turns_per_commit_max
+from engine.program.function import Turn
+from engine.program.function_code import CodeChanged
+from engine.program.function_journal import ReplayMismatch
+from engine.program.programs import Function
 from governance import clock, log
 from governance.stages import advance as advancing
 from governance.stages import ask as asking
 from governance.stages.execute import Execute, effect_seconds_max
+from governance.stages.hosts import CodeRefused, HostFault
 from governance.stages.judge import Ask, Go, Judge, Opinion, Reuse
 from governance.stages.seal import Seal
+from governance.stages.turn import Asking, NotInRelease, Turns
 from governance.store import approvals, around, cases
 from governance.store.around import Around
 from governance.store.case import Case, FenceLost, Seen
@@ -30,6 +36,9 @@ from governance.store.unit import Database
 _say = log.get("worker")
 # What somebody else's commit may have changed under a decision: load again and decide again.
 _moved = ("version", "busy", "approval_open", "intent_pkey", "receipt_success", "receipt_pkey")
+# Code and journal disagree: trying again would find the same. The run stands still, shows it, and loses nothing.
+_holds = (ReplayMismatch, CodeRefused, CodeChanged, NotInRelease)
+_never = 2**31 - 1
 around_seconds_max = 1.0  # switches, people and policy older than this are read again before a verdict
 
 
@@ -38,6 +47,7 @@ class Hands:
     """The stages with their tools, as wired."""
 
     judge: Judge
+    turns: Turns
     execute: Execute
     seal: Seal
     card_body: asking.CardBody
@@ -55,6 +65,7 @@ class _Drive:
     until: float  # on the clock that counts a suspend: when the lease runs out at the earliest
     done: tuple[Permit, Outcome] | None = None  # performed, its receipt not yet committed
     opinion: Opinion | None = None  # given while the receipt was being committed
+    turns: int = 0  # of a function since the last commit
 
 
 class Worker:
@@ -163,7 +174,7 @@ class Worker:
                 self._put_back(self._held[me], str(error))
             except TwokeysError as error:
                 _say.error("stage failed", code=error.code, reason=str(error))
-                self._put_back(self._held[me], str(error), parks=not isinstance(error, OperatorError))
+                self._put_back(self._held[me], str(error), most=_faults_before_parking(error))
             except Exception:  # a fault of ours in one run must not stop the others; the item comes back and shows it
                 _say.exception("stage crashed")
                 self._put_back(self._held[me], "internal error")
@@ -189,24 +200,21 @@ class Worker:
             except TwokeysError as error:
                 _say.warning("heartbeat failed", code=error.code, reason=str(error))
 
-    def _put_back(self, lease: Lease, reason: str, *, parks: bool = True) -> None:
-        """Give an item back with its reason; after ten faults it is parked, where people see it. Not ours any more: nothing.
-
-        An outage parks nothing: a bucket that is down for an hour must not leave a run without its evidence for ever.
-        """
+    def _put_back(self, lease: Lease, reason: str, *, most: int = faults_max) -> None:
+        """Give an item back with its reason; after so many faults it is parked, where people see it. Not ours any more: nothing."""
         with contextlib.suppress(TwokeysError), self._database.unit(lease.tenant) as unit:
             mine = unit.run(
-                "update work set state = case when :parks and faults >= :most then 'parked' else 'ready' end, faults = faults + 1, "
+                "update work set state = case when faults >= :most then 'parked' else 'ready' end, faults = faults + 1, "
                 "owner = '', lease_until = null, eligible_at = clock_timestamp() + make_interval(secs => least(60, 5 * (faults + 1))) "
                 "where tenant = :tenant and run = :run and item = :item and stage = :stage and owner = :owner and epoch = :epoch",
-                parks=parks, most=faults_max, run=lease.run, item=lease.item, stage=lease.stage, owner=lease.owner, epoch=lease.epoch,
+                most=most, run=lease.run, item=lease.item, stage=lease.stage, owner=lease.owner, epoch=lease.epoch,
             ).rowcount  # fmt: skip
             if mine == 1:
                 table = "promise set last_error" if lease.item else "run set error"
                 which = " and promise = :item" if lease.item else ""
                 unit.run(
                     f"update {table} = :reason where tenant = :tenant and run = :run{which}",
-                    run=lease.run, item=lease.item, reason=reason[:500],
+                    run=lease.run, item=lease.item, reason=reason[:2_000],
                 )  # fmt: skip
 
     # --- one run ------------------------------------------------------------------------------------------------------
@@ -285,7 +293,7 @@ class Worker:
                 item, stage = kept[-1]["item"], kept[-1]["stage"]
                 epoch = cases.epoch_of(unit, drive.lease.run, item, stage)
                 held = replace(drive.lease, item=item, stage=stage, epoch=epoch, owner=self._name, faults=0)
-        drive.lease, drive.done = held, None
+        drive.lease, drive.done, drive.turns = held, None, 0
         if kept:
             drive.until = begun + self._ttl
         self._held[threading.get_ident()] = held
@@ -306,8 +314,8 @@ class Worker:
         row = case.promises[drive.lease.item]
         if row.state in ("running", "unknown"):
             return self._look(drive)
-        if row.state in ("succeeded", "failed_terminal", "canceled", "waiting_approval"):
-            return None
+        if row.state in ("succeeded", "failed_terminal", "canceled", "waiting_approval") or case.cancel_requested:
+            return None  # other operations of a cancelled run may still be in flight; this one does not begin
         return self._consider(drive, drive.lease.item)
 
     def _go_on(self, drive: _Drive) -> Permit | None:
@@ -329,10 +337,41 @@ class Worker:
             if settle_cancel(case.history, case.micros):
                 case.close("canceled")
             return None
-        promise = advancing.step(case, drive.around.definition)
+        program = drive.around.program
+        if isinstance(program, Function):
+            return self._advance_function(drive, program)
+        promise = advancing.step(case, program)
         if promise is None:
             return None
         return self._consider(drive, promise)
+
+    def _advance_function(self, drive: _Drive, function: Function) -> Permit | None:
+        """A turn; what it proposes first is considered here and now, the rest is work for whoever is free."""
+        case = drive.case
+        asking = self._hands.turns.prepare(case, function)
+        if asking is None:
+            return None
+        drive.turns += 1
+        if drive.turns > turns_per_commit_max:
+            case.put_work("", "advance")
+            return None
+        promises = self._hands.turns.take(case, asking, self._turn(drive, asking))
+        for promise in promises[1:]:
+            case.put_work(promise, "judge")
+        return self._consider(drive, promises[0]) if promises else None
+
+    def _turn(self, drive: _Drive, asking: Asking) -> Turn:
+        """As with a verdict, a receipt that is not yet stored waits for an author's code no longer than 50 ms."""
+        if drive.done is None:
+            return self._hands.turns.ask(drive.case, asking)
+        future: Future[Turn] = self._side.submit(self._hands.turns.ask, drive.case, asking)
+        try:
+            return future.result(hold_receipt_seconds_max)
+        except NotYet:
+            drive.case.put_work("", "advance", keep=True)
+            self._commit(drive)
+            drive.case.work_done.append(("", "advance"))
+            return future.result()
 
     def _look(self, drive: _Drive) -> Permit | None:
         """An attempt was in flight when its worker was lost, or its outcome is unknown: look, and never repeat blindly."""
@@ -422,3 +461,14 @@ class Worker:
     def _db_now(self, drive: _Drive) -> datetime.datetime:
         """The database's clock as of the last read, moved on by our own monotonic seconds."""
         return drive.around.now + datetime.timedelta(seconds=clock.monotonic() - drive.read_at)
+
+
+def _faults_before_parking(error: TwokeysError) -> int:
+    """How often an item may have come back before it is parked: at once where trying again would find the same.
+
+    An outage parks nothing: a bucket that is down for an hour must not leave a run without its evidence for ever. A host
+    that does not answer is mostly its author's code.
+    """
+    if isinstance(error, _holds):
+        return 0
+    return _never if isinstance(error, OperatorError) and not isinstance(error, HostFault) else faults_max

@@ -27,25 +27,26 @@ def runs() -> None:
 @frame.output
 def start(workflow: str, tenant: str, token: str, given: str, ref: str, form: str) -> None:
     """Start a run of a published workflow."""
-    from engine.canonical import read_json
     from engine.errors import CallerError
 
-    text = (
-        frame.read_file(given[1:] or "-")
-        if given.startswith("@")
-        else frame.read_file("-")
-        if given == "-"
-        else given.encode()
-    )
-    try:
-        value = read_json(text, floats=True)
-    except CallerError as error:
-        raise CallerError(error.reason, code=error.code, field="--input", next_step="give one JSON object") from None
+    value = _given(given, "--input", "give one JSON object")
     if type(value) is not dict:
         raise CallerError("is not a JSON object", field="--input", next_step="give one JSON object")
     seat = frame.seat(tenant, token, person=True)
     begun = seat.parts.start.by_hand(seat.tenant, seat.person, workflow, value, ref)
     frame.show_one(form, {"run": begun.run, "new": begun.new})
+
+
+def _given(given: str, field: str, next_step: str) -> Any:
+    """A value as JSON, @FILE, or - for stdin."""
+    from engine.canonical import read_json
+    from engine.errors import CallerError
+
+    path = given[1:] or "-" if given.startswith("@") else given if given == "-" else ""
+    try:
+        return read_json(frame.read_file(path) if path else given.encode(), floats=True)
+    except CallerError as error:
+        raise CallerError(error.reason, code=error.code, field=field, next_step=next_step) from None
 
 
 @runs.command("list")
@@ -110,6 +111,22 @@ def cancel(run: str, tenant: str, token: str, reason: str, form: str) -> None:
     frame.show_one(form, {"run": run, "state": state})
 
 
+@runs.command("signal")
+@click.argument("run")
+@click.argument("name")
+@frame.asking
+@click.option(
+    "--value", "given", default="null", metavar="JSON|@FILE|-", help="What it says: JSON, @file or - for stdin."
+)
+@frame.output
+def signal(run: str, name: str, tenant: str, token: str, given: str, form: str) -> None:
+    """Send a signal to a run; it is kept until the workflow waits for one of this name."""
+    value = _given(given, "--value", "give one JSON value")
+    seat = frame.seat(tenant, token, person=True)
+    done = seat.parts.signal.send(seat.tenant, seat.person, run, name, value)
+    frame.show_one(form, {"run": done.run, "signal": done.name, "delivery": done.delivery})
+
+
 @runs.command("resolve")
 @click.argument("run")
 @click.argument("promise")
@@ -127,7 +144,7 @@ def resolve(run: str, promise: str, how: str, tenant: str, token: str, reason: s
 def _run_row(run: RunView) -> dict[str, Any]:
     return {
         "run": run.run, "workflow": run.workflow, "version": run.version, "state": run.state,
-        "trigger": f"{run.trigger_type} {run.trigger_ref}", "started_by": run.started_by,
+        "trigger": f"{run.trigger_type} {run.trigger_ref}", "started_by": run.started_by, "error": run.trouble,
         "created_at": _time(run.created_at), "ended_at": _time(run.ended_at),
     }  # fmt: skip
 

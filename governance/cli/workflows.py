@@ -1,6 +1,8 @@
-"""Orders about workflows: check a file, publish it, list what is published."""
+"""Orders about workflows: check a file, in YAML or Python, publish it, list what is published."""
 
 from __future__ import annotations
+
+from pathlib import PurePath
 
 import click
 
@@ -9,7 +11,7 @@ from governance.cli import frame
 
 @click.group("workflow")
 def group() -> None:
-    """Workflows: the YAML files that authors publish."""
+    """Workflows: the YAML and Python files that authors publish."""
 
 
 @group.command("validate")
@@ -17,15 +19,17 @@ def group() -> None:
 @frame.output
 def validate(files: tuple[str, ...], form: str) -> int:
     """Check files and show every fault at its line and column; needs no settings."""
-    from engine.errors import CallerError
+    from engine.errors import AuthorError, CallerError
     from engine.program.faults import DefinitionInvalid
     from engine.program.normalize import normalize
+    from engine.program.programs import Function, function_of
     from governance.connectors.shipped import declared
 
     known, rows, failed = declared().catalog, [], False
     for path in files:
         try:
-            found = normalize(frame.read_file(path), path, known)
+            text = frame.read_file(path)
+            found = function_of({PurePath(path).name: text}) if path.endswith(".py") else normalize(text, path, known)
         except DefinitionInvalid as invalid:
             failed = True
             rows += [
@@ -33,11 +37,12 @@ def validate(files: tuple[str, ...], form: str) -> int:
                 for f in invalid.faults
             ]
             continue
-        except CallerError as error:
+        except (AuthorError, CallerError) as error:
             failed = True
             rows.append({"file": path, "line": 1, "column": 1, "valid": False, "message": str(error)})
             continue
-        said = f"{found.name} {found.version}, {len(found.steps)} steps, digest {found.digest.hex()[:16]}"
+        size = "a function" if isinstance(found, Function) else f"{len(found.steps)} steps"
+        said = f"{found.name} {found.version}, {size}, digest {found.digest.hex()[:16]}"
         rows.append({"file": path, "line": 1, "column": 1, "valid": True, "message": said})
     if form == "table":
         for row in rows:
@@ -50,13 +55,31 @@ def validate(files: tuple[str, ...], form: str) -> int:
 
 @group.command("apply")
 @click.argument("file")
+@click.option(
+    "--module", "modules", multiple=True, metavar="FILE", help="A further Python file that FILE imports, beside it."
+)
 @frame.asking
 @frame.output
-def apply(file: str, tenant: str, token: str, form: str) -> None:
+def apply(file: str, modules: tuple[str, ...], tenant: str, token: str, form: str) -> None:
     """Publish a file and activate it; runs that are under way stay with what they started with."""
+    more = {_beside(file, path): frame.read_file(path) for path in modules}
     seat = frame.seat(tenant, token, person=True)
-    done = seat.parts.publish.apply(seat.tenant, seat.person, frame.read_file(file), file)
+    done = seat.parts.publish.apply(seat.tenant, seat.person, frame.read_file(file), file, more)
     frame.show_one(form, {"name": done.name, "version": done.version, "digest": done.digest, "state": done.state})
+
+
+def _beside(file: str, module: str) -> str:
+    """Where a module stands as the workflow imports it: below the directory of the workflow's own file."""
+    from engine.errors import CallerError
+
+    try:
+        return PurePath(module).relative_to(PurePath(file).parent).as_posix()
+    except ValueError:
+        raise CallerError(
+            f"{module} is not below the directory of {file}",
+            field="--module",
+            next_step="put the files of a workflow together",
+        ) from None
 
 
 @group.command("list")
@@ -72,8 +95,8 @@ def list_(tenant: str, token: str, form: str) -> None:
         found = templates.listed(unit)
     rows = [
         {
-            "name": t.name, "version": t.version, "state": t.state, "digest": t.digest.hex()[:16], "created_by": t.created_by,
-            "created_at": t.created_at,
+            "name": t.name, "version": t.version, "kind": t.kind, "state": t.state, "digest": t.digest.hex()[:16],
+            "created_by": t.created_by, "created_at": t.created_at,
         }
         for t in found
     ]  # fmt: skip

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Protocol
 
 from engine.catalog.template import after, check_publish
 from engine.errors import CallerError
 from engine.ledger.entries import Fact
-from engine.program.definition import Definition
+from engine.program.function_code import Component
 from engine.program.normalize import Catalog, normalize
+from engine.program.programs import Function, Program, function_of
 from governance.commands.authority import Actor, allowed
 from governance.store import entries, templates
 from governance.store.unit import Database
@@ -24,20 +28,40 @@ class Published:
     state: str
 
 
+class Loads(Protocol):
+    """Whoever can say that code loads: a process that holds nothing else."""
+
+    def check(self, component: Component, *, tenant: str = "") -> None:
+        """Load it once, as a run would; refused when it cannot be loaded."""
+
+
 class Publish:
     """Authors' orders."""
 
-    def __init__(self, database: Database, catalog: Catalog) -> None:
+    def __init__(self, database: Database, catalog: Catalog, loads: Loads) -> None:
         self._database = database
         self._catalog = catalog
+        self._loads = loads
 
-    def check(self, text: bytes, filename: str) -> Definition:
-        """The definition of this text, or every fault at once."""
-        return normalize(text, filename, self._catalog)
+    def check(self, text: bytes, filename: str, modules: Mapping[str, bytes] | None = None) -> Program:
+        """The program of this text, or every fault at once; `modules` are further files of a workflow in Python, by their paths."""
+        if not filename.endswith(".py"):
+            return normalize(text, filename, self._catalog)
+        name = PurePosixPath(filename).name
+        if modules and name in modules:
+            raise CallerError(f"{name} is given twice", field="module")
+        return function_of({name: text, **(modules or {})})
 
-    def apply(self, tenant: str, actor: Actor, text: bytes, filename: str) -> Published:
+    def apply(
+        self, tenant: str, actor: Actor, text: bytes, filename: str, modules: Mapping[str, bytes] | None = None
+    ) -> Published:
         """Store and activate in one transaction; the version that was active is archived. The same file again changes nothing."""
-        definition = self.check(text, filename)
+        definition = self.check(text, filename, modules)
+        if isinstance(definition, Function):
+            # Loading runs the author's module: nobody makes us do that who may not publish.
+            with self._database.unit(tenant, write=False) as unit:
+                allowed(unit, actor, "publish")
+            self._loads.check(definition.component, tenant=tenant)
         with self._database.unit(tenant) as unit:
             person = allowed(unit, actor, "publish")
             who = {"type": "person", "id": person.person}

@@ -10,8 +10,8 @@ from engine.errors import CallerError, Refused
 from engine.ids import check_name, execution_key, run_id
 from engine.kernel import input_payload
 from engine.ledger.entries import Fact
-from engine.program.definition import Definition
 from engine.program.inputs import check_input
+from engine.program.programs import Program
 from governance.commands.authority import Actor, allowed
 from governance.keys import hashed
 from governance.store import cases, entries, people, templates
@@ -74,7 +74,7 @@ class Start:
             )
 
     def _begin(
-        self, unit: Unit, hash_key: bytes, definition: Definition, workspace: str, kind: str, ref: str, value: dict[str, Any],
+        self, unit: Unit, hash_key: bytes, definition: Program, workspace: str, kind: str, ref: str, value: dict[str, Any],
         person: str, owner: str,
     ) -> Begun:  # fmt: skip
         known = cases.started_by(unit, definition.name, kind, ref)
@@ -110,7 +110,7 @@ class Start:
         entries.note_run(unit, run, [self._queued(hash_key, origin, definition)])
         return Begun(run, new=True)
 
-    def _queued(self, hash_key: bytes, origin: Origin, definition: Definition) -> Fact:
+    def _queued(self, hash_key: bytes, origin: Origin, definition: Program) -> Fact:
         return Fact(
             "run.queued",
             {"type": "service" if origin.trigger_type != "manual" else "person", "id": origin.started_by},
@@ -122,7 +122,7 @@ class Start:
         )  # fmt: skip
 
 
-def _startable(unit: Unit, workflow: str) -> Definition:
+def _startable(unit: Unit, workflow: str) -> Program:
     found = templates.active(unit, workflow)
     if found is None:
         raise CallerError(

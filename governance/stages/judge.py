@@ -9,13 +9,14 @@ from typing import Protocol
 
 from engine.errors import CallerError
 from engine.gate import approval as gate
-from engine.gate.action import Action, Field, OperationSpec, Target, effect_key, same_effect
+from engine.gate.action import TIERS, Action, Field, OperationSpec, Target, effect_key, same_effect
 from engine.gate.permit import Judgement, Release
 from engine.gate.question import Grant, People, ask, moment, request_id
 from engine.gate.receipt import CannotLook, Outcome
 from engine.gate.retry import fault_delay
 from engine.gate.verdict import Judged, Policy, judge
 from engine.kernel import proposal_from, reference_of
+from engine.program.faults import hint
 from engine.program.interpreter import Propose
 from governance.keys import hashed, mac
 from governance.store.approvals import Recorded
@@ -143,6 +144,9 @@ class Judge:
             instance = self._instance_of(o.tenant, proposal.connector)
         except CallerError as error:
             raise CannotLook(Outcome("rejected", error_class=error.code, message=str(error))) from None
+        misfit = _misfit(spec, proposal)
+        if misfit:
+            raise CannotLook(Outcome("rejected", error_class="invalid_proposal", message=misfit))
         given = proposal.fields
         fields = []
         for declared in spec.fields:
@@ -186,7 +190,7 @@ class Judge:
             case.receipts_n[action.key, attempt] = max(n, case.receipts_n.get((action.key, attempt), 0))
         if opinion.keyed.success is not None:
             return self._reuse(case, promise, action, opinion.keyed.success, faults)
-        limit = around.definition.max_writes
+        limit = around.program.max_writes
         if action.kind != "read" and row.attempt == 0 and limit and case.writes >= limit:
             text = f"this workflow may write {limit} times in a run, and has"
             self._stuck(case, promise, "cap_writes_per_run", text, False, faults)
@@ -280,6 +284,23 @@ class Judge:
         else:
             case.finish(promise, ok=False, error_class=code, message=text)
             case.put_work("", "advance", keep=True)
+
+
+def _misfit(spec: OperationSpec, proposal: Propose) -> str:
+    """Why this is not a use of the operation; a definition was checked when it was published, a function can only be checked now."""
+    name, known = f"{spec.connector}.{spec.operation}", {field.name: field for field in spec.fields}
+    if strange := sorted(proposal.fields.keys() - known.keys()):
+        return f"{name} has no field {strange[0]!r}{hint(strange[0], known)}"
+    for field in known.values():
+        if field.required and field.name not in proposal.fields:
+            return f"{name} needs the field {field.name!r}"
+    if TIERS.index(proposal.risk) < TIERS.index(spec.risk):
+        return f"risk {proposal.risk!r} is below {spec.risk!r}, the least for {name}"
+    if proposal.target["type"] != spec.target_type:
+        return f"{name} changes a target of type {spec.target_type!r}, not {proposal.target['type']!r}"
+    if spec.kind == "payment" and not proposal.currency:
+        return f"{name} is a payment and needs an amount"
+    return ""
 
 
 def _held_elsewhere(holder: Holder | None, action: Action) -> bool:

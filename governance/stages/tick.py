@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from engine.errors import CallerError, TwokeysError
-from engine.kernel import Signalled
+from engine.journal.promises import Timer
+from engine.kernel import Fired, Signalled
 from engine.ledger.entries import Fact
 from governance import log
 from governance.store import approvals, cases, entries
@@ -45,6 +46,8 @@ class Tick:
         with self._database.unit(tenant) as unit:
             if kind == "approval":
                 self._expire(unit, ref)
+            elif kind == "timer":
+                self._fire(unit, ref)
             elif kind == "refusals":
                 self._tell_refusals(unit, ref)
             unit.run(
@@ -70,6 +73,27 @@ class Tick:
         case.accept(Signalled(f"approval:{approval}", "expired"))
         case.finish(asked.promise, ok=False, error_class="approval_expired", message="nobody decided in time")
         case.posts.append(("card", approval, {}))
+        case.put_work("", "advance")
+        cases.commit(unit, case, ())
+
+    def _fire(self, unit: Unit, ref: str) -> None:
+        """A sleep is over: the run's next turn is due. Nothing while it has not come to that by the clock of this transaction."""
+        run, _, local = ref.rpartition("/")
+        case = cases.load(unit, run, lock=True)
+        promise = case.promise_id(local)
+        timer = case.history.promise(promise)
+        if case.ended or case.cancel_requested or not isinstance(timer, Timer) or timer.fired:
+            return
+        case.now = max(case.now, unit.now())
+        if case.micros < timer.scheduled.fire_at:
+            # Rung too early: the journal's time counts, and the clock is put right instead of being forgotten.
+            unit.run(
+                "update due set at = timestamptz 'epoch' + make_interval(secs => :micros / 1000000.0) "
+                "where tenant = :tenant and kind = 'timer' and ref = :ref",
+                micros=timer.scheduled.fire_at + 1, ref=ref,
+            )  # fmt: skip
+            return
+        case.accept(Fired(promise))
         case.put_work("", "advance")
         cases.commit(unit, case, ())
 

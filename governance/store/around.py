@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engine.gate.action import Action, action_from
 from engine.gate.question import Facts, Freeze, Usage
-from engine.program.definition import Definition
+from engine.program.programs import Program
 from governance.store import people, templates
 from governance.store.case import Case, Promise
 from governance.store.people import Profile, Tenant
@@ -22,7 +22,7 @@ class Around:
     tenant: Tenant
     groups: Mapping[str, frozenset[str]]
     profiles: Mapping[str, Profile]
-    definition: Definition
+    program: Program
     revision: str
     usage: Usage
     now: datetime.datetime
@@ -33,7 +33,7 @@ class Around:
         groups = tuple(g for g in starter.groups) if starter else ()
         return Facts(
             environment=self.tenant.environment, kill_switch=self.tenant.kill_switch, trigger_type=case.origin.trigger_type, run_attempt=1,
-            risk_ceiling=self.definition.risk_ceiling, step_index=promise.step_index, step_attempt=promise.attempt + 1,
+            risk_ceiling=self.program.risk_ceiling, step_index=promise.step_index, step_attempt=promise.attempt + 1,
             actor_type="service" if starter and starter.kind == "service" else "user", actor_id=case.origin.started_by,
             actor_groups=groups, on_behalf_of=case.origin.on_behalf_of,
         )  # fmt: skip
@@ -55,7 +55,7 @@ def load(unit: Unit, case: Case) -> Around:
     assert row is not None
     return Around(
         tenant=people.tenant(unit), groups=people.group_members(unit), profiles=people.profiles(unit),
-        definition=templates.by_digest(unit, case.origin.definition), revision=templates.active_revision(unit),
+        program=templates.by_digest(unit, case.origin.definition), revision=templates.active_revision(unit),
         usage=Usage(case.writes, int(row[0]), int(row[1]), int(row[2]), 0), now=row[3],
     )  # fmt: skip
 

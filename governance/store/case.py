@@ -13,12 +13,22 @@ from engine.gate.action import Action
 from engine.gate.receipt import Receipt
 from engine.gate.verdict import Judged
 from engine.ids import PromiseId, promise_of
+from engine.journal.events import Entry
 from engine.journal.history import History
 from engine.kernel import Finished, News, Started, accept
 from engine.ledger.entries import Fact, build
+from engine.program.function_journal import Feed
 from engine.program.snapshot import Frame
 
 SYSTEM = {"type": "system", "id": "twokeys"}
+_epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_micro = datetime.timedelta(microseconds=1)
+# Of a run that goes on, by what its operations are doing: the first of these that any of them is.
+_shown = (
+    ("running", ("ready", "running")),
+    ("waiting_approval", ("waiting_approval",)),
+    ("failed_retryable", ("failed_retryable",)),
+)
 
 
 class FenceLost(TwokeysError):
@@ -108,6 +118,8 @@ class Case:
     verdicts_n: dict[str, int]
     receipts_n: dict[tuple[str, int], int]
     action_digests: dict[str, bytes]  # of the newest proposal of each promise
+    stored: list[Entry]  # the journal as the database has it
+    feed: Feed | None = None  # of a function: what its host was told
     # what the next commit adds
     built: list[tuple[int, bytes, bytes]] = field(default_factory=list)
     new_payloads: dict[bytes, bytes] = field(default_factory=dict)
@@ -193,8 +205,8 @@ class Case:
 
     @property
     def micros(self) -> int:
-        """The case's database time as journal entries carry it."""
-        return int(self.now.timestamp() * 1_000_000)
+        """The case's database time as journal entries carry it, exact to the microsecond."""
+        return (self.now - _epoch) // _micro
 
     def promise_id(self, promise: str) -> PromiseId:
         """The full id of a promise of this run."""
@@ -235,6 +247,8 @@ class Case:
     def close(self, state: str) -> None:
         """The run is over: its last entry counts itself, nothing of it waits any more, and the seal is due."""
         self.state, self.ended = state, True
+        for timer in self.history.open_timers():
+            self.add("due_done", kind="timer", ref=timer_ref(timer.promise_id))
         for promise in self.promises.values():
             if promise.state not in ("succeeded", "failed_terminal", "canceled"):
                 self.touch(promise.promise, state="canceled")
@@ -247,13 +261,27 @@ class Case:
 
     def committed(self) -> None:
         """Everything is stored: the next decision on this case starts clean."""
+        self.stored += self.history.pending()
         self.history.saved()
         self.base_events, self.base_chain = self.history.version, self.chain_seq
         self.built, self.new_payloads, self.rows, self.changed = [], {}, {}, set()
         self.work_done, self.posts, self.approval_status, self.intent_seen = [], [], {}, None
 
     @property
+    def shown(self) -> str:
+        """The state that people see: several operations may be under way, so it is what they come to together."""
+        if self.ended:
+            return self.state
+        found = {promise.state for promise in self.promises.values()}
+        return next((word for word, of in _shown if found.intersection(of)), self.state)
+
+    @property
     def dirty(self) -> bool:
         """Whether there is anything to commit."""
         return bool(self.built or self.rows or self.changed or self.work_done or self.posts or self.approval_status
                     or self.history.version != self.base_events)  # fmt: skip
+
+
+def timer_ref(promise: PromiseId) -> str:
+    """How the table of what is due names a timer of a run."""
+    return f"{promise.root}/{promise.local}"

@@ -77,13 +77,13 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
     for name in ("definition", "salt_key", "input"):
         values[name] = bytes(values[name])
     rest = row[len(names) :]
-    history = _history(unit, run, int(rest[6]))
+    history, stored = _history(unit, run, int(rest[6]))
     return Case(
         origin=Origin(**values), history=history, frame=_frame(unit, run, history.version), promises=_promises(unit, run),
         payloads={bytes(r[0]): bytes(r[1]) for r in unit.all("select digest, body from payload where tenant = :tenant and run = "
                                                              ":run", run=run)},
         chain_seq=rest[0], chain_head=bytes(rest[1]), writes=rest[2], cancel_requested=rest[3], ended=rest[4], state=rest[5],
-        now=rest[7].astimezone(datetime.UTC), base_events=history.version, base_chain=rest[0],
+        now=rest[7].astimezone(datetime.UTC), base_events=history.version, base_chain=rest[0], stored=stored,
         verdicts_n={
             row[0]: row[1]
             for row in unit.all("select promise, max(n) from verdict where tenant = :tenant and run = :run group by promise", run=run)
@@ -101,7 +101,7 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
     )  # fmt: skip
 
 
-def _history(unit: Unit, run: str, events: int) -> History:
+def _history(unit: Unit, run: str, events: int) -> tuple[History, list[Entry]]:
     found: list[Entry] = []
     head = bytes(32)
     for _, body, after in journal_rows(unit, run):
@@ -112,7 +112,7 @@ def _history(unit: Unit, run: str, events: int) -> History:
         raise BrokenJournal("J-1", f"the run says {events} events, its journal holds {history.version}")
     if history.head != head:
         raise BrokenJournal("J-2", "the stored events do not hash to the journal's head")
-    return history
+    return history, found
 
 
 def journal_rows(unit: Unit, run: str) -> list[tuple[int, bytes, bytes]]:
@@ -186,11 +186,11 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
     moved = unit.run(
         "update run set events = :events, head = :head, status = :status, state = :state, chain_seq = :seq, chain_head = :chain, "
         "writes = :writes, cancel_requested = :cancel, started_at = coalesce(started_at, case when :events > 0 then :now end), "
-        "ended_at = case when :ended then coalesce(ended_at, :now) end "
+        "ended_at = case when :ended then coalesce(ended_at, :now) end, error = case when :advanced then '' else error end "
         "where tenant = :tenant and run = :run and events = :base_events and chain_seq = :base_chain",
-        run=o.run, events=case.history.version, head=case.history.head, status=_status(case), state=case.state, seq=case.chain_seq,
+        run=o.run, events=case.history.version, head=case.history.head, status=_status(case), state=case.shown, seq=case.chain_seq,
         chain=case.chain_head, writes=case.writes, cancel=case.cancel_requested, ended=case.ended, now=case.now,
-        base_events=case.base_events, base_chain=case.base_chain,
+        base_events=case.base_events, base_chain=case.base_chain, advanced=("", "advance") in case.work_done,
     ).rowcount  # fmt: skip
     if moved != 1:
         raise Conflict(f"run {o.run} moved", code="version")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.canonical import decode
 from engine.errors import CallerError
-from engine.program.definition import Definition, definition_from
+from engine.program.programs import Program, kind_of, program_from
 from governance.store.unit import Unit
 
 
@@ -16,6 +15,7 @@ class Template:
 
     name: str
     version: str
+    kind: str
     digest: bytes
     state: str
     created_by: str
@@ -55,12 +55,13 @@ class Installation:
     state: str
 
 
-def put(unit: Unit, definition: Definition, authored: str, created_by: str) -> None:
+def put(unit: Unit, program: Program, authored: str, created_by: str) -> None:
     """A new draft version; the same (name, version) twice is a Conflict."""
     unit.run(
-        "insert into template (tenant, name, version, digest, body, authored, state, created_by) "
-        "values (:tenant, :name, :version, :digest, :body, :authored, 'draft', :by)",
-        name=definition.name, version=definition.version, digest=definition.digest, body=definition.body, authored=authored, by=created_by,
+        "insert into template (tenant, name, version, kind, digest, body, authored, state, created_by) "
+        "values (:tenant, :name, :version, :kind, :digest, :body, :authored, 'draft', :by)",
+        name=program.name, version=program.version, kind=kind_of(program), digest=program.digest, body=program.body, authored=authored,
+        by=created_by,
     )  # fmt: skip
 
 
@@ -73,13 +74,13 @@ def state_of(unit: Unit, name: str, version: str) -> tuple[str, bytes] | None:
     return None if row is None else (row[0], bytes(row[1]))
 
 
-def active(unit: Unit, name: str) -> tuple[str, str, Definition] | None:
-    """(state, version, definition) of the version that starts use; None when there is none."""
+def active(unit: Unit, name: str) -> tuple[str, str, Program] | None:
+    """(state, version, program) of the version that starts use; None when there is none."""
     row = unit.one(
-        "select state, version, body from template where tenant = :tenant and name = :name and state in ('active', 'paused')",
+        "select state, version, kind, body from template where tenant = :tenant and name = :name and state in ('active', 'paused')",
         name=name,
     )
-    return None if row is None else (row[0], row[1], definition_from(decode(bytes(row[2]))))
+    return None if row is None else (row[0], row[1], program_from(row[2], bytes(row[3])))
 
 
 def set_state(unit: Unit, name: str, version: str, state: str) -> None:
@@ -90,20 +91,20 @@ def set_state(unit: Unit, name: str, version: str, state: str) -> None:
     )  # fmt: skip
 
 
-def by_digest(unit: Unit, digest: bytes) -> Definition:
-    """The definition a run is pinned to."""
-    row = unit.one("select body from template where tenant = :tenant and digest = :digest limit 1", digest=digest)
+def by_digest(unit: Unit, digest: bytes) -> Program:
+    """The program a run is pinned to."""
+    row = unit.one("select kind, body from template where tenant = :tenant and digest = :digest limit 1", digest=digest)
     if row is None:
         raise CallerError(f"no definition has the digest {digest.hex()[:16]}", code="unknown_definition")
-    return definition_from(decode(bytes(row[0])))
+    return program_from(row[0], bytes(row[1]))
 
 
 def listed(unit: Unit) -> list[Template]:
     """Every version, newest first."""
     rows = unit.all(
-        "select name, version, digest, state, created_by, created_at from template where tenant = :tenant order by created_at desc"
+        "select name, version, kind, digest, state, created_by, created_at from template where tenant = :tenant order by created_at desc"
     )
-    return [Template(row[0], row[1], bytes(row[2]), row[3], row[4], row[5].isoformat()) for row in rows]
+    return [Template(row[0], row[1], row[2], bytes(row[3]), row[4], row[5], row[6].isoformat()) for row in rows]
 
 
 def put_policy(unit: Unit, revision: str, bundle: bytes, bundle_sha256: bytes, by: str) -> None:

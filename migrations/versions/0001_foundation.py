@@ -64,7 +64,8 @@ create table policy (
   activated_at timestamptz not null default clock_timestamp(), primary key (tenant, revision));
 create unique index policy_active on policy (tenant) where state = 'active';
 create table template (
-  tenant text not null references tenant, name text not null, version text not null, digest bytea not null,
+  tenant text not null references tenant, name text not null, version text not null,
+  kind text not null check (kind in ('definition','function')), digest bytea not null,
   body bytea not null, authored text not null, state text not null check (state in ('draft','active','paused','archived')),
   created_by text not null, created_at timestamptz not null default clock_timestamp(),
   primary key (tenant, name, version));

@@ -131,7 +131,6 @@ ENTRIES = {
     "governance.cli": "the command `twokeys`",
     "governance.policy.child": "the embedded policy engine, a process of its own",
     "governance.stages.host": "the function host, a process of its own",
-    "governance.stages.hosts": "starts the function hosts; handed to the worker when Python workflows are wired",
     "governance.local.desk.__main__": "the Slack desk, a process of its own",
     "governance.local.servicenow": "the stand-in of ServiceNow, a process of its own",
 }

@@ -1,0 +1,152 @@
+"""Turn: advance a workflow in Python: ask its host what comes next, append it by the guards, and hand over what it wants."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from engine.errors import AuthorError
+from engine.gate.action import OperationSpec
+from engine.ids import PromiseId
+from engine.journal.events import ExecutionStarted
+from engine.kernel import Files, Signalled, advance_function, begun
+from engine.program import function_commands as do
+from engine.program.function import Turn
+from engine.program.function_code import Component, check_pinned
+from engine.program.function_journal import Applied, Feed, can_turn
+from engine.program.programs import Function
+from governance.store.case import Case, Promise, timer_ref
+
+_epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+class NotInRelease(AuthorError):
+    """The author must act: the workflow came to something that this release cannot do; the run is held and loses nothing."""
+
+    code = "not_in_release"
+
+
+class Hosting(Protocol):
+    """The processes that run authors' code."""
+
+    def turn(self, component: Component, feed: Feed, *, now: int, entropy: bytes, tenant: str) -> Turn:
+        """What follows from a journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """One turn as it is asked: asking again gives the same answer, and applying it needs the same moment and chance."""
+
+    component: Component
+    feed: Feed
+    now: int
+    entropy: bytes
+
+
+class Turns:
+    """The hands of this stage: the hosts, the catalogue of operations, and chance."""
+
+    def __init__(
+        self,
+        hosts: Hosting,
+        *,
+        catalog: Callable[[], Mapping[tuple[str, str], OperationSpec]],
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._hosts = hosts
+        self._catalog = catalog
+        self._random_bytes = random_bytes
+
+    def prepare(self, case: Case, function: Function) -> Asking | None:
+        """What to ask the host; None while the run waits for something that has not come, or is over. Changes no run."""
+        if case.ended or case.cancel_requested:
+            return None
+        start = _start(case)
+        history = begun(case.history, start, case.micros)
+        if not can_turn(history):
+            return None
+        check_pinned(start.component_digest, function.component)
+        feed = case.feed or Feed(Files(case.origin.salt_key, case.payloads))
+        case.feed = None  # until the answer is there: what is asked in vain is asked of a new feed
+        feed.take(case.stored[feed.version :])
+        feed.take(history.pending())
+        return Asking(function.component, feed, case.micros, self._random_bytes(32))
+
+    def ask(self, case: Case, asking: Asking) -> Turn:
+        """The host's answer. Nothing of the case is read or changed but its tenant's name, so it may be asked from the side."""
+        return self._hosts.turn(
+            asking.component, asking.feed, now=asking.now, entropy=asking.entropy, tenant=case.origin.tenant
+        )
+
+    def take(self, case: Case, asking: Asking, turn: Turn) -> tuple[str, ...]:
+        """Append the turn and keep what it needs; the promises to be judged. A run ends when nothing of it is in flight."""
+        case.feed = asking.feed
+        ends = any(isinstance(command, do.Complete | do.Fail) for command in turn.commands)
+        if ends and any(invoke.phase == "started" for invoke in case.history.open_invokes()):
+            return ()  # whatever comes of that effect brings the run here again
+        if ends:
+            self._withdraw(case)
+        first = not case.history.started
+        history = begun(case.history, _start(case), asking.now)
+        files = Files(case.origin.salt_key, case.payloads)
+        applied = advance_function(history, turn, files, self._proposed, now=asking.now, entropy=asking.entropy)
+        if applied.children or applied.tasks:
+            raise NotInRelease("child workflows and tasks are not in this release")
+        case.history = history
+        for kept in files.new:
+            case.keep(kept.commit, kept.body)
+        if first:
+            case.note("run.started", {"journal_version": history.version})
+            case.state = "running"
+        return self._follow(case, applied)
+
+    def _follow(self, case: Case, applied: Applied) -> tuple[str, ...]:
+        for promise, fire_at in applied.timers:
+            at = _epoch + datetime.timedelta(microseconds=fire_at)
+            case.add("due", kind="timer", ref=timer_ref(promise), at=at)
+        for promise, command in applied.invokes:
+            _put(case, promise, command)
+        if applied.ended is not None:
+            case.close("succeeded" if isinstance(applied.ended, do.Complete) else "failed_terminal")
+            return ()
+        return tuple(promise.local for promise, _ in applied.invokes)
+
+    def _withdraw(self, case: Case) -> None:
+        """Nobody waits for these questions any more."""
+        for promise in case.promises.values():
+            if promise.state == "waiting_approval" and promise.approval:
+                approval = promise.approval
+                case.approval_status[approval] = "canceled"
+                case.add("due_done", kind="approval", ref=approval)
+                digest = case.action_digests[promise.promise].hex()
+                body = {"approval": approval, "promise": promise.promise, "action_sha256": digest, "why": "run_ended"}
+                case.note("approval.canceled", body)
+                case.show_card(approval)
+                case.accept(Signalled(f"approval:{approval}", "canceled"))
+
+    def _proposed(self, command: do.Invoke) -> dict[str, Any]:
+        """A proposal with what its author left to the catalogue; an operation that is not there is refused when it is judged."""
+        value = dict(command.input)
+        spec = self._catalog().get((value["connector"], value["operation"]))
+        value["risk"] = value["risk"] or (spec.risk if spec else "high")
+        kind = value["target"]["type"] or (spec.target_type if spec else "unknown")
+        value["target"] = {"type": kind, "id": value["target"]["id"]}
+        return value
+
+
+def _start(case: Case) -> ExecutionStarted:
+    o = case.origin
+    reference = f'{{"commit":"{o.input.hex()}","size":{len(case.payloads[o.input])}}}'
+    return ExecutionStarted(f"sha256:{o.definition.hex()}", reference, PromiseId(o.run), o.execution_key)
+
+
+def _put(case: Case, promise: PromiseId, command: do.Invoke) -> None:
+    asked = command.input
+    case.promises[promise.local] = Promise(
+        promise=promise.local, step=asked["step_id"], step_index=asked["step_index"],
+        tool=f"{asked['connector']}.{asked['operation']}", key="", kind="", state="ready",
+    )  # fmt: skip
+    case.touch(promise.local)
+    case.state = "running"
