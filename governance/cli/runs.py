@@ -145,6 +145,7 @@ def _run_row(run: RunView) -> dict[str, Any]:
     return {
         "run": run.run, "workflow": run.workflow, "version": run.version, "state": run.state,
         "trigger": f"{run.trigger_type} {run.trigger_ref}", "started_by": run.started_by, "error": run.trouble,
+        "waits_for": f"signal {run.waits_for}" if run.waits_for else _time(run.waits_until),
         "created_at": _time(run.created_at), "ended_at": _time(run.ended_at),
     }  # fmt: skip
 

@@ -13,8 +13,9 @@ from engine.gate.action import Action
 from engine.gate.receipt import Receipt
 from engine.gate.verdict import Judged
 from engine.ids import PromiseId, promise_of
-from engine.journal.events import Entry
+from engine.journal.events import AwaitSignal, Entry
 from engine.journal.history import History
+from engine.journal.status import Blocked
 from engine.kernel import Finished, News, Started, accept
 from engine.ledger.entries import Fact, build
 from engine.program.function_journal import Feed
@@ -274,6 +275,17 @@ class Case:
             return self.state
         found = {promise.state for promise in self.promises.values()}
         return next((word for word, of in _shown if found.intersection(of)), self.state)
+
+    @property
+    def waits(self) -> tuple[str, datetime.datetime | None]:
+        """What a function waits for that no operation of its brings: the name of a signal, the end of a sleep."""
+        status = self.history.status
+        if self.ended or not isinstance(status, Blocked):
+            return "", None
+        if isinstance(status.kind, AwaitSignal):
+            return status.kind.name, None
+        ends = [timer.fire_at for timer in self.history.open_timers() if timer.promise_id in status.waiting_on]
+        return "", _epoch + min(ends) * _micro if ends else None
 
     @property
     def dirty(self) -> bool:

@@ -183,14 +183,17 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
     """
     o = case.origin
     pending = case.history.pending()
+    waits_for, waits_until = case.waits
     moved = unit.run(
         "update run set events = :events, head = :head, status = :status, state = :state, chain_seq = :seq, chain_head = :chain, "
         "writes = :writes, cancel_requested = :cancel, started_at = coalesce(started_at, case when :events > 0 then :now end), "
-        "ended_at = case when :ended then coalesce(ended_at, :now) end, error = case when :advanced then '' else error end "
+        "ended_at = case when :ended then coalesce(ended_at, :now) end, error = case when :advanced then '' else error end, "
+        "waits_for = :waits_for, waits_until = :waits_until "
         "where tenant = :tenant and run = :run and events = :base_events and chain_seq = :base_chain",
         run=o.run, events=case.history.version, head=case.history.head, status=_status(case), state=case.shown, seq=case.chain_seq,
         chain=case.chain_head, writes=case.writes, cancel=case.cancel_requested, ended=case.ended, now=case.now,
         base_events=case.base_events, base_chain=case.base_chain, advanced=("", "advance") in case.work_done,
+        waits_for=waits_for, waits_until=waits_until,
     ).rowcount  # fmt: skip
     if moved != 1:
         raise Conflict(f"run {o.run} moved", code="version")

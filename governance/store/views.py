@@ -29,7 +29,7 @@ _row = (
     f"r.run, r.workflow, r.version, {_state} as shown, r.trigger_type, r.trigger_ref, r.started_by, r.created_at, r.started_at, "
     "r.ended_at, r.owner, r.on_behalf_of, r.definition, r.cancel_requested, r.events, r.writes, "
     "coalesce((select w.state || ': ' || r.error from work w where w.tenant = r.tenant and w.run = r.run and w.item = '' and w.faults > 0 "
-    "limit 1), '')"
+    "limit 1), ''), r.waits_for, r.waits_until"
 )
 
 
@@ -54,6 +54,8 @@ class RunView:
     events: int
     writes: int
     trouble: str = ""  # "ready: why" or "parked: why" while the run itself, none of its steps, keeps failing
+    waits_for: str = ""  # the name of a signal
+    waits_until: datetime.datetime | None = None  # the end of a sleep
 
     @property
     def ended(self) -> bool:

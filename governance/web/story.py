@@ -94,6 +94,10 @@ def why(run: RunView, steps: Sequence[StepView], asked: Sequence[Question], now:
     busy = next((s for s in steps if s.state in ("ready", "running")), None)
     if busy is not None:
         return Why(f"“{busy.step}” is being worked on; it waits for nobody.")
+    if run.waits_for:
+        return Why(f"Waits for a person or a system to send the signal “{run.waits_for}”.")
+    if run.waits_until is not None:
+        return Why("Sleeps, as its workflow says, until", run.waits_until)
     if run.state == "queued":
         return Why(f"Waits for a free worker since {lasted(run.created_at, now)}; no person is needed.")
     return Why("Is being worked on; it waits for nobody.")

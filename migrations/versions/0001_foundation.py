@@ -82,6 +82,7 @@ create table run (
   events int not null default 0, head bytea not null, status text not null default '', state text not null default 'queued',
   chain_seq int not null default 0, chain_head bytea not null, writes int not null default 0,
   cancel_requested boolean not null default false, error text not null default '',
+  waits_for text not null default '', waits_until timestamptz,
   created_at timestamptz not null default clock_timestamp(), started_at timestamptz, ended_at timestamptz,
   primary key (tenant, run)) with (fillfactor = 70);
 create unique index run_trigger on run (tenant, workflow, trigger_type, trigger_ref);

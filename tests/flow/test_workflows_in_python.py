@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -288,3 +289,76 @@ def test_code_that_does_not_do_what_its_journal_says_holds_the_run(
     world.until(run, "succeeded")
     held = world.row("select error from run where tenant = :tenant and run = :run", run=run)
     assert held == {"error": ""}
+
+
+MANY = """async def many(ctx, input):
+    calls = await ctx.join_set()
+    for n in range(12):
+        await calls.submit("servicenow.update", {"target": input["sys_id"], "fields": {"work_notes": f"n{n} {input['word']}"}})
+    found = await calls.all()
+    return [each.ok for each in found]
+"""
+
+
+def test_workers_that_share_the_operations_of_one_run_lose_and_repeat_nothing(world: World) -> None:
+    """P5, P15: four threads drive twelve operations of one run; each happens once and one turn ends the run."""
+    publish(world, MANY)
+    run = world.start("many", value={"sys_id": INCIDENT, "word": world.tenant})
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(60):
+            for done in [pool.submit(world.drain) for _ in range(4)]:
+                done.result()
+            if world.case(run).ended:
+                break
+            world.hurry()
+    assert result(world, run).value == [True] * 12
+    notes = [note for note in world.writes("work_notes") if world.tenant in note]
+    assert sorted(notes) == sorted(f"n{n} {world.tenant}" for n in range(12))
+    assert world.entries(run).count("run.closed") == 1
+    check_journal(world, run)
+
+
+def test_a_cancelled_run_begins_nothing_more(world: World) -> None:
+    """One operation waits for people, another was never looked at: the end withdraws the one and leaves the other."""
+    publish(world, FAN)
+    run = world.start("fan-out", value={"sys_id": INCIDENT})
+    world.until(run, "waiting_approval")
+    before = len(world.writes("work_notes"))
+    assert world.parts.cancel.cancel(world.tenant, world.actor("rita"), run, "enough") == "canceled"
+    world.hurry()
+    world.drain()
+    assert len(world.writes("work_notes")) == before
+    assert world.case(run).state == "canceled"
+    assert world.rows("select item from work where tenant = :tenant and run = :run and stage <> 'seal'", run=run) == []
+    check_journal(world, run)
+
+
+RACE = """async def race(ctx, input):
+    calls = await ctx.join_set()
+    for n in range(2):
+        await calls.submit("servicenow.update", {"target": input["sys_id"], "fields": {"work_notes": f"race {n} {input['word']}"}})
+    while not (taken := await calls.next()).ok:
+        pass
+    return taken.member
+"""
+
+
+def test_a_run_does_not_end_while_an_effect_of_it_may_have_happened(world: World) -> None:
+    """P5: the workflow has what it wants, but nobody knows yet whether its other effect happened: no receipt comes after the end."""
+    publish(world, RACE)
+    run = world.start("race", value={"sys_id": INCIDENT, "word": world.tenant})
+    world.servicenow.plan("crash_before_answer", method="PATCH", times=1)
+    world.drain()
+    world.servicenow.restart_if_down()
+    for _ in range(3):
+        world.hurry()
+        world.drain()
+    case = world.case(run)
+    assert sorted(promise.state for promise in case.promises.values()) == ["succeeded", "unknown"]
+    assert not case.ended
+    unknown = next(p for p in case.promises.values() if p.state == "unknown")
+    world.parts.resolve.resolve(world.tenant, world.actor("bo"), run, unknown.promise, "happened", "I read it there")
+    world.until(run, "succeeded")
+    assert result(world, run).ok
+    assert world.entries(run)[-1] == "run.closed"
+    check_journal(world, run)

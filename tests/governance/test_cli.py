@@ -204,6 +204,49 @@ def test_publishing_takes_an_author_and_a_valid_file(cli: Cli, world: World, tmp
     assert [row["name"] for row in listed.data] == ["incident-triage"]
 
 
+PYTHON = """from twokeys import workflow
+from words import greeting
+
+
+@workflow
+async def ask_first(ctx, input):
+    word = await ctx.wait_signal("word")
+    return f"{greeting()} {word}"
+"""
+
+
+def test_a_workflow_in_python_from_the_shell(cli: Cli, world: World, tmp_path: Path) -> None:
+    """Validate, publish with its module, start, see what it waits for, send the signal, see it end."""
+    file, module = tmp_path / "ask.py", tmp_path / "words.py"
+    file.write_text(PYTHON)
+    module.write_text("def greeting():\n    return 'hello'\n")
+    bad = tmp_path / "bad.py"
+    bad.write_text(PYTHON.replace("from words import greeting", "import time"))
+    broken = cli("workflow", "validate", str(bad))
+    assert broken.code == frame.FAILED
+    assert "bad.py:2:1: import of time" in broken.out
+    unknown = cli("workflow", "apply", str(file), **shell(world, "rita"))
+    assert unknown.code == frame.FAILED
+    assert "ask.py:2:1" in unknown.err
+    done = cli("workflow", "apply", str(file), "--module", str(module), "-o", "json", **shell(world, "rita"))
+    assert (done.code, done.data["name"], done.data["state"]) == (0, "ask-first", "active"), done.err
+    again = cli("workflow", "apply", str(file), "--module", str(module), "-o", "json", **shell(world, "rita"))
+    assert again.data == done.data
+    kinds = {row["name"]: row["kind"] for row in cli("workflow", "list", "-o", "json", **shell(world, "aud")).data}
+    assert kinds == {"ask-first": "function", "incident-triage": "definition"}
+    run = cli("run", "start", "ask-first", "-o", "json", **shell(world, "ana")).data["run"]
+    world.drain()
+    shown = cli("run", "show", run, "-o", "json", **shell(world, "aud")).data
+    assert (shown["waits_for"], shown["error"]) == ("signal word", "")
+    for words, code in ((("task:1", "--value", "1"), frame.FAILED), (("word", "--value", "{"), frame.FAILED)):
+        assert cli("run", "signal", run, *words, **shell(world, "ana")).code in (code, frame.USAGE)
+    sent = cli("run", "signal", run, "word", "--value", '"you"', "-o", "json", **shell(world, "ana"))
+    assert sent.data == {"run": run, "signal": "word", "delivery": 1}
+    world.until(run, "succeeded")
+    shown = cli("run", "show", run, "-o", "json", **shell(world, "aud")).data
+    assert (shown["state"], shown["waits_for"]) == ("succeeded", "")
+
+
 # --- runs and approvals -----------------------------------------------------------------------------------------------
 
 
