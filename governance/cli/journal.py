@@ -319,6 +319,7 @@ def replay(run: str, tenant: str, token: str, form: str) -> int:
     with seat.parts.database.unit(seat.tenant, write=False) as unit:
         stored = read(unit, run)
         difference = first_difference(unit, run)
+    difference = difference or code_difference(seat, run)
     row = {"run": run, "events": len(stored.entries), "commits": stored.commits, "head": stored.head.hex()}
     frame.show_one(form, {**row, "same": not difference, "difference": difference})
     return frame.FAILED if difference else frame.OK
@@ -347,11 +348,32 @@ def first_difference(unit: Unit, run: str) -> str:
     return _snapshot_difference(unit, case.history, case)
 
 
+def code_difference(seat: frame.Seat, run: str) -> str:
+    """Where the code of a workflow in Python, run again in its host, does not do what its journal says; empty when it does."""
+    from engine.kernel import Files
+    from engine.program.function_journal import Feed, ReplayMismatch
+    from engine.program.programs import Function
+    from governance.store import cases, templates
+
+    with seat.parts.database.unit(seat.tenant, write=False) as unit:
+        case = cases.load(unit, run)
+        program = templates.by_digest(unit, case.origin.definition)
+    if not isinstance(program, Function) or not case.history.started:
+        return ""
+    feed = Feed(Files(case.origin.salt_key, case.payloads)).take(case.stored)
+    try:
+        seat.parts.hosts.turn(program.component, feed, now=case.micros, entropy=bytes(32), tenant=seat.tenant)
+    except ReplayMismatch as mismatch:
+        return str(mismatch)
+    return ""
+
+
 def _snapshot_difference(unit: Unit, history: History, case: Any) -> str:
     from engine.canonical import decode, sha256
     from engine.journal.history import History
     from engine.kernel import delivered, rebuild
     from engine.program.interpreter import run_to_wait
+    from engine.program.programs import Function
     from engine.program.snapshot import frame_from
     from governance.stages.advance import context_of
     from governance.store import templates
@@ -368,6 +390,8 @@ def _snapshot_difference(unit: Unit, history: History, case: Any) -> str:
         return f"the snapshot is of {at} events, the journal holds {len(entries)}"
     cut = History.load(history.execution, entries[:at])
     definition, context = templates.by_digest(unit, case.origin.definition), context_of(case)
+    if isinstance(definition, Function):
+        return ""  # a function has no frame to keep
     kept = frame_from(decode(body))
     replayed = rebuild(cut, definition, context, case.payloads)
     if kept.waiting is not None:

@@ -240,11 +240,13 @@ def test_a_workflow_in_python_from_the_shell(cli: Cli, world: World, tmp_path: P
     assert (shown["waits_for"], shown["error"]) == ("signal word", "")
     for words, code in ((("task:1", "--value", "1"), frame.FAILED), (("word", "--value", "{"), frame.FAILED)):
         assert cli("run", "signal", run, *words, **shell(world, "ana")).code in (code, frame.USAGE)
+    assert cli("journal", "replay", run, **shell(world, "aud")).code == 0
     sent = cli("run", "signal", run, "word", "--value", '"you"', "-o", "json", **shell(world, "ana"))
     assert sent.data == {"run": run, "signal": "word", "delivery": 1}
     world.until(run, "succeeded")
     shown = cli("run", "show", run, "-o", "json", **shell(world, "aud")).data
     assert (shown["state"], shown["waits_for"]) == ("succeeded", "")
+    assert cli("journal", "replay", run, "-o", "json", **shell(world, "aud")).data["same"] is True
 
 
 # --- runs and approvals -----------------------------------------------------------------------------------------------

@@ -58,7 +58,18 @@ def test_hostile_text_stays_text() -> None:
 
 
 def test_every_entry_of_a_run_has_a_sentence_with_its_own_keys() -> None:
-    prefixes = ("run", "action", "verdict", "approval", "key.given", "key.refused", "effect", "step", "signal", "cancel")
+    prefixes = (
+        "run",
+        "action",
+        "verdict",
+        "approval",
+        "key.given",
+        "key.refused",
+        "effect",
+        "step",
+        "signal",
+        "cancel",
+    )
     of_runs = {kind for kind in CATALOGUE if kind.startswith(prefixes)}
     assert set(_sentences) == of_runs
     for kind, sentence in _sentences.items():
