@@ -228,4 +228,5 @@ def test_a_guarded_append_costs_the_same_at_any_length() -> None:
     history = told((start(),))
     first = calls(history, 400)
     calls(history, 4_000)
-    assert calls(history, 400) == first
+    # A collector's run in between adds a handful of calls; one scan a step would add twenty thousand to each.
+    assert abs(calls(history, 400) - first) < first / 100
