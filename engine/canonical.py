@@ -12,13 +12,15 @@ import json
 import math
 import re
 import struct
+from itertools import accumulate
 from typing import Any, NoReturn
 
 from engine.errors import CallerError
 from engine.limits import cbor_bytes_max, cbor_depth_max, int_max, json_bytes_max, json_depth_max
 
 _key = re.compile(r"[a-z][a-z0-9_]*")
-_token = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+_unmarked = bytes(set(range(256)) - set(b'"[]{}'))
+_levels = {byte: 1 if byte in b"[{" else -1 for byte in b"[]{}"}
 _head_sizes = ((24, ">B"), (25, ">H"), (26, ">I"), (27, ">Q"))
 
 
@@ -286,7 +288,7 @@ def read_json(
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         _refuse_json(f"byte {error.start} is not UTF-8")
-    _check_depth(text, depth_max)
+    _check_depth(data, depth_max)
     try:
         value = json.loads(
             text,
@@ -297,23 +299,21 @@ def read_json(
         )
     except json.JSONDecodeError as error:
         _refuse_json(f"line {error.lineno} column {error.colno}: {error.msg}")
-    _check_text(value)
+    if b"\\u" in data:  # UTF-8 holds no surrogate, so only an escape can bring one
+        _check_text(value)
     return value
 
 
-def _check_depth(text: str, depth_max: int) -> None:
+def _check_depth(data: bytes, depth_max: int) -> None:
     # Counted outside strings before parsing: the parser recurses, and a hostile depth must not reach it.
-    if text.count("[") + text.count("{") <= depth_max:
+    if data.count(b"[") + data.count(b"{") <= depth_max:
         return
-    depth = 0
-    for match in _token.finditer(text):
-        token = match[0]
-        if token in "[{":
-            depth += 1
-            if depth > depth_max:
-                _refuse_json(f"nested deeper than {depth_max}")
-        elif token in "]}":
-            depth -= 1
+    # Without escaped backslashes and then without escaped quotes, every quote begins or ends a string. Up to the first
+    # backslash outside a string, where the parser stops, nothing else is lost.
+    marks = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _unmarked)
+    outside = b"".join(marks.split(b'"')[::2])
+    if max(accumulate(map(_levels.__getitem__, outside)), default=0) > depth_max:
+        _refuse_json(f"nested deeper than {depth_max}")
 
 
 def _check_text(value: Any) -> None:

@@ -7,7 +7,7 @@ line. A row is the CBOR array of the entries of one commit; each entry has its o
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, KeysView, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NoReturn, TypeAlias
 
@@ -270,28 +270,35 @@ def _promises(value: object, at: str) -> frozenset[PromiseId]:
     return frozenset(found)
 
 
+def _names(*names: str) -> KeysView[str]:
+    """Names in their order, which compare as a set."""
+    return dict.fromkeys(names).keys()
+
+
+_SIGNAL = _names("name", "promise_id")
+
+
 def _await_kind(value: object, at: str) -> AwaitKind:
     if value == "Single" or value == "Any" or value == "All":
         return value
     if type(value) is not dict or list(value) != ["AwaitSignal"]:
         _refuse(at, "is Single, Any, All or AwaitSignal with a name and a promise id")
-    signal = _members(value["AwaitSignal"], ("name", "promise_id"), f"{at}.AwaitSignal")
+    signal = _members(value["AwaitSignal"], _SIGNAL, f"{at}.AwaitSignal")
     return AwaitSignal(
         _text(signal["name"], f"{at}.AwaitSignal.name"),
         _promise(signal["promise_id"], f"{at}.AwaitSignal.promise_id"),
     )
 
 
-def _members(value: object, names: Sequence[str], at: str) -> dict[str, Any]:
+def _members(value: object, names: KeysView[str], at: str) -> dict[str, Any]:
     if type(value) is not dict:
         _refuse(at, f"is an object, not {type(value).__name__}")
+    if value.keys() == names:
+        return value
     for name in names:
         if name not in value:
             _refuse(at, f"has no {name}")
-    for name in value:
-        if name not in names:
-            _refuse(at, f"has an unknown field {str(name)[:40]!r}")
-    return value
+    _refuse(at, f"has an unknown field {str(next(name for name in value if name not in names))[:40]!r}")
 
 
 def promises_sorted(promises: frozenset[PromiseId]) -> list[PromiseId]:
@@ -322,7 +329,9 @@ _WRITE: dict[str, Callable[[Any], Any]] = {
     "AwaitKind": _await_value,
 }
 _FIELDS = {kind: tuple((field.name, str(field.type)) for field in fields(kind)) for kind in EVENT_TYPES.values()}
-_NAMES = {kind: ("type", *(name for name, _ in known)) for kind, known in _FIELDS.items()}
+_NAMES = {kind: _names("type", *(name for name, _ in known)) for kind, known in _FIELDS.items()}
+_READERS = {kind: tuple((name, _READ[form]) for name, form in known) for kind, known in _FIELDS.items()}
+_ENTRY = _names("sequence", "timestamp", "event")
 
 
 def event_value(event: Event) -> dict[str, Any]:
@@ -351,17 +360,32 @@ def event_from(value: object, at: str = "event") -> Event:
     if kind is None:
         _refuse(f"{at}.type", f"{str(name)[:40]!r} is not an event type")
     known = _members(value, _NAMES[kind], at)
-    return kind(*[_READ[form](known[name], f"{at}.{name}") for name, form in _FIELDS[kind]])
+    try:
+        return kind(*[read(known[name], name) for name, read in _READERS[kind]])
+    except CallerError as error:
+        _refuse(f"{at}.{error.field}", error.reason)
 
 
 def from_value(value: object, at: str = "entry") -> Entry:
     """Read one entry, strictly."""
-    known = _members(value, ("sequence", "timestamp", "event"), at)
-    return Entry(
-        _number(known["sequence"], f"{at}.sequence"),
-        _number(known["timestamp"], f"{at}.timestamp"),
-        event_from(known["event"], f"{at}.event"),
-    )
+    known = _members(value, _ENTRY, at)
+    try:
+        return Entry(
+            _number(known["sequence"], "sequence"), _number(known["timestamp"], "timestamp"), event_from(known["event"])
+        )
+    except CallerError as error:
+        _refuse(f"{at}.{error.field}", error.reason)
+
+
+def _entries(values: Sequence[object], at: str) -> tuple[Entry, ...]:
+    # A position is put together only for what is refused: making it for each field would cost more than reading it.
+    found: list[Entry] = []
+    try:
+        for value in values:
+            found.append(from_value(value, ""))
+    except CallerError as error:
+        _refuse(f"{at}[{len(found)}]{error.field}", error.reason)
+    return tuple(found)
 
 
 # --- stored bytes ---------------------------------------------------------------------------------------------------
@@ -433,7 +457,7 @@ def decode_row(row: bytes) -> tuple[Entry, ...]:
         values = decode(row)
         if type(values) is not list or not values:
             _refuse("row", "is a list of at least one entry")
-        entries = tuple(from_value(value, f"row[{n}]") for n, value in enumerate(values))
+        entries = _entries(values, "row")
     except CallerError as error:
         raise BrokenJournal("ROW", str(error)) from error
     first = entries[0].sequence
@@ -478,7 +502,7 @@ def from_json(line: str | bytes) -> Exported:
     names = ["execution_id", "journal"]
     if type(value) is dict and "stored_status" in value:
         names.append("stored_status")
-    known = _members(value, names, "line")
+    known = _members(value, _names(*names), "line")
     if type(known["journal"]) is not list:
         _refuse("journal", "is a list of entries")
     stored = known.get("stored_status")
@@ -486,6 +510,6 @@ def from_json(line: str | bytes) -> Exported:
         _refuse("stored_status", "is an object with a tag")
     return Exported(
         _promise(known["execution_id"], "execution_id"),
-        tuple(from_value(item, f"journal[{n}]") for n, item in enumerate(known["journal"])),
+        _entries(known["journal"], "journal"),
         stored,
     )

@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 847a3448e9dd3904ec01be2020da6c796903c6504439d01bd68968f5b6906071
+Digest of the parts: 1b6838e8e4dcdece865ea6bc9d56c4053b91fcc5bae6a21a7eba2b6f15f640b3
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -198,7 +199,8 @@ Hash the stored bytes, never a re-serialisation.
 
 
 _key = re.compile(r"[a-z][a-z0-9_]*")
-_token = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+_unmarked = bytes(set(range(256)) - set(b'"[]{}'))
+_levels = {byte: 1 if byte in b"[{" else -1 for byte in b"[]{}"}
 _head_sizes = ((24, ">B"), (25, ">H"), (26, ">I"), (27, ">Q"))
 
 
@@ -466,7 +468,7 @@ def read_json(
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         _refuse_json(f"byte {error.start} is not UTF-8")
-    _check_depth(text, depth_max)
+    _check_depth(data, depth_max)
     try:
         value = json.loads(
             text,
@@ -477,23 +479,21 @@ def read_json(
         )
     except json.JSONDecodeError as error:
         _refuse_json(f"line {error.lineno} column {error.colno}: {error.msg}")
-    _check_text(value)
+    if b"\\u" in data:  # UTF-8 holds no surrogate, so only an escape can bring one
+        _check_text(value)
     return value
 
 
-def _check_depth(text: str, depth_max: int) -> None:
+def _check_depth(data: bytes, depth_max: int) -> None:
     # Counted outside strings before parsing: the parser recurses, and a hostile depth must not reach it.
-    if text.count("[") + text.count("{") <= depth_max:
+    if data.count(b"[") + data.count(b"{") <= depth_max:
         return
-    depth = 0
-    for match in _token.finditer(text):
-        token = match[0]
-        if token in "[{":
-            depth += 1
-            if depth > depth_max:
-                _refuse_json(f"nested deeper than {depth_max}")
-        elif token in "]}":
-            depth -= 1
+    # Without escaped backslashes and then without escaped quotes, every quote begins or ends a string. Up to the first
+    # backslash outside a string, where the parser stops, nothing else is lost.
+    marks = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _unmarked)
+    outside = b"".join(marks.split(b'"')[::2])
+    if max(accumulate(map(_levels.__getitem__, outside)), default=0) > depth_max:
+        _refuse_json(f"nested deeper than {depth_max}")
 
 
 def _check_text(value: Any) -> None:
