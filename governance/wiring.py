@@ -50,7 +50,7 @@ from governance.stages.turn import Turns
 from governance.store import approvals, around, outbox, people, templates
 from governance.store.dispatch import Dispatch
 from governance.store.secrets import Secrets
-from governance.store.unit import Database
+from governance.store.unit import CommitCheck, Database
 from governance.web import questions
 from governance.web.app import Application, application
 from governance.web.seams import Seams as WebSeams
@@ -64,12 +64,15 @@ class Parts:
     settings: Settings
     process: str
     state: Path  # a directory of this process alone, for what an engine needs on disk
+    check_commit: CommitCheck | None = None  # for tests: looks at every commit of a run before anybody else can see it
 
     # --- the store ----------------------------------------------------------------------------------------------------
 
     @cached_property
     def database(self) -> Database:
-        return Database(self.settings.database_url)
+        if self.check_commit is not None and self.settings.env != "test":
+            raise OperatorError("commits are checked one by one in tests only", code="bad_setting", field="TWOKEYS_ENV")
+        return Database(self.settings.database_url, check_commit=self.check_commit)
 
     @cached_property
     def dispatch(self) -> Dispatch:

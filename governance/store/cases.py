@@ -215,6 +215,8 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
     entries.put_built(unit, o.run, case.built)
     for kind, ref, post in case.posts:
         outbox.put(unit, kind, ref, post)
+    if unit.check_commit is not None:
+        unit.check_commit(unit, case)
 
 
 def _status(case: Case) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -14,7 +14,12 @@ from sqlalchemy import exc
 from engine.errors import CallerError, Conflict, OperatorError
 from governance.store.migrate import driver_url, head
 
+if TYPE_CHECKING:
+    from governance.store.case import Case
+
 Row = Any
+# Looks at a run in the transaction that has just written it, and raises when it may not be committed.
+CommitCheck: TypeAlias = "Callable[[Unit, Case], None]"
 
 # What a login could do past row-level security: by an attribute, as an owner of our tables, or by inheriting the dispatcher.
 _rights = sa.text("""
@@ -29,8 +34,9 @@ select rolsuper, rolbypassrls, rolname,
 class Unit:
     """An open transaction that sees one tenant."""
 
-    def __init__(self, connection: sa.Connection, tenant: str) -> None:
+    def __init__(self, connection: sa.Connection, tenant: str, check_commit: CommitCheck | None = None) -> None:
         self.tenant = tenant
+        self.check_commit = check_commit
         self._connection = connection
 
     def run(self, sql: str, **values: Any) -> sa.CursorResult[Any]:
@@ -60,7 +66,9 @@ class Unit:
 class Database:
     """PostgreSQL as the application role."""
 
-    def __init__(self, url: str, *, pool: int = 8) -> None:
+    def __init__(self, url: str, *, pool: int = 8, check_commit: CommitCheck | None = None) -> None:
+        """`check_commit` sees every commit of a run before anybody else does; it is for tests."""
+        self._check_commit = check_commit
         self._engine = sa.create_engine(
             driver_url(url),
             pool_size=pool,
@@ -94,7 +102,7 @@ class Database:
                     "statement": f"{int(statement_seconds * 1000)}ms",
                 },
             )
-            yield Unit(connection, tenant)
+            yield Unit(connection, tenant, self._check_commit)
         if write:
             with self._count:
                 self.commits += 1

@@ -1,6 +1,5 @@
-"""The world that flow tests act in, and the check that every commit replays."""
+"""The world that flow tests act in; every commit of it is replayed (tests/kit/replaying.py)."""
 
-from tests.kit.replaying import replayed_commits
 from tests.kit.world import parts, sealing_parts, sealing_world, slack_sink, world
 
-__all__ = ["parts", "replayed_commits", "sealing_parts", "sealing_world", "slack_sink", "world"]
+__all__ = ["parts", "sealing_parts", "sealing_world", "slack_sink", "world"]

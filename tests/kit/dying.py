@@ -14,6 +14,7 @@ from governance.settings import Settings
 from governance.stages.execute import Execute
 from governance.wiring import Parts
 from governance.worker import Worker
+from tests.kit.replaying import ReplayedCommits
 
 
 class Seams:
@@ -43,7 +44,7 @@ def main() -> None:
     seams = Seams(order["at"])
     Worker._commit = seams.around("commit", Worker._commit)  # type: ignore[method-assign]
     Execute.perform = seams.around("effect", Execute.perform)  # type: ignore[method-assign]
-    parts = Parts(Settings(**order["settings"]), "dying", Path(order["directory"]))
+    parts = Parts(Settings(**order["settings"]), "dying", Path(order["directory"]), ReplayedCommits())
     parts.worker.drain()
     parts.close()
     sys.stdout.write(json.dumps(seams.names))

@@ -19,6 +19,7 @@ from governance.store import approvals, cases
 from governance.store.approvals import Recorded
 from governance.store.case import Case
 from governance.wiring import Parts
+from tests.kit.replaying import ReplayedCommits
 from tests.kit.servers import Bucket
 from tests.kit.servicenow import INCIDENT, ServiceNow
 from tests.kit.slack import SlackSink
@@ -275,7 +276,8 @@ def parts(
     database: postgres.Database, slack_sink: SlackSink, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Parts]:
     """One installation of this test module: its own database, no bucket."""
-    made = Parts(settings_for(database, slack_sink.api_base), "test", tmp_path_factory.mktemp("parts"))
+    directory = tmp_path_factory.mktemp("parts")
+    made = Parts(settings_for(database, slack_sink.api_base), "test", directory, ReplayedCommits())
     made.worker._seals = lambda: 0  # type: ignore[method-assign]  # there is no bucket here: nothing is sealed
     yield made
     made.close()
@@ -294,9 +296,8 @@ def sealing_parts(
     database: postgres.Database, bucket: Bucket, slack_sink: SlackSink, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Parts]:
     """The same with a real bucket that locks objects."""
-    made = Parts(
-        settings_for(database, slack_sink.api_base, **vault_of(bucket)), "test", tmp_path_factory.mktemp("parts")
-    )
+    settings = settings_for(database, slack_sink.api_base, **vault_of(bucket))
+    made = Parts(settings, "test", tmp_path_factory.mktemp("parts"), ReplayedCommits())
     yield made
     made.close()
 
