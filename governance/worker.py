@@ -10,14 +10,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, replace
 
-from engine.errors import Conflict, OperatorError, TwokeysError
+from engine.errors import BrokenJournal, Conflict, OperatorError, TwokeysError
 from engine.gate.permit import Permit
 from engine.gate.receipt import Outcome
 from engine.kernel import settle_cancel
 from engine.limits import claim_batch, faults_max, heartbeat_seconds, hold_receipt_seconds_max, turns_per_commit_max
 from engine.program.function import Turn
 from engine.program.function_code import CodeChanged
-from engine.program.function_journal import ReplayMismatch
 from engine.program.programs import Function
 from governance import clock, log
 from governance.stages import advance as advancing
@@ -36,8 +35,9 @@ from governance.store.unit import Database
 _say = log.get("worker")
 # What somebody else's commit may have changed under a decision: load again and decide again.
 _moved = ("version", "busy", "approval_open", "intent_pkey", "receipt_success", "receipt_pkey")
-# Code and journal disagree: trying again would find the same. The run stands still, shows it, and loses nothing.
-_holds = (ReplayMismatch, CodeRefused, CodeChanged, NotInRelease)
+# A journal that cannot be trusted, or code that disagrees with it: trying again would find the same. The run stands
+# still, shows it, and loses nothing.
+_holds = (BrokenJournal, CodeRefused, CodeChanged, NotInRelease)
 _never = 2**31 - 1
 around_seconds_max = 1.0  # switches, people and policy older than this are read again before a verdict
 

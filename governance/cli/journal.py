@@ -6,7 +6,6 @@ import gc
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from engine.journal.events import Entry, Event
     from engine.journal.history import History
     from engine.journal.promises import Held
+    from governance.store.journals import Stored
     from governance.store.unit import Unit
 
 CELL_CHARS_MAX = 36
@@ -35,54 +35,22 @@ def group() -> None:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A journal out of the database, every row found to be what its own chain says."""
-
-    entries: tuple[Entry, ...]
-    commits: int
-    head: bytes
-
-
-def read(unit: Unit, run: str) -> Stored:
-    """The stored journal of a run; a row that is not what was written is named by its first sequence."""
-    from engine.errors import BrokenJournal, CallerError
-    from engine.journal import events as ev
-    from governance.store import cases
+def known(unit: Unit, run: str) -> None:
+    """Refuse a run that is not here."""
+    from engine.errors import CallerError
 
     if unit.one("select 1 from run where tenant = :tenant and run = :run", run=run) is None:
         raise CallerError(
             f"run {run} is unknown here", code="unknown_run", field="run", next_step="`twokeys run list` shows the runs"
         )
-    entries: list[Entry] = []
-    head, rows = ev.FIRST_PREV, cases.journal_rows(unit, run)
-    for first, body, after in rows:
-        if first != len(entries):
-            raise BrokenJournal("S-1", f"the row that follows starts at {first}", sequence=len(entries))
-        try:
-            found = ev.decode_row(body)
-        except BrokenJournal as error:
-            raise BrokenJournal(error.rule, f"the stored row cannot be read: {error.reason}", sequence=first) from error
-        for entry in found:
-            head = ev.link(head, ev.entry_bytes(entry))
-        if head != after or found[0].sequence != first:
-            last = first + len(found) - 1
-            raise BrokenJournal("J-2", f"the row of events {first}-{last} does not hash to its head", sequence=first)
-        entries += found
-    return Stored(tuple(entries), len(rows), head)
 
 
 def whole(unit: Unit, run: str) -> Stored:
-    """The same, when it is also all that the run's own row says was written."""
-    from engine.errors import BrokenJournal
+    """The stored journal of a run that is here, every row found to be what was written."""
+    from governance.store import journals
 
-    stored = read(unit, run)
-    row = unit.one("select events, head from run where tenant = :tenant and run = :run", run=run)
-    assert row is not None
-    if (int(row[0]), bytes(row[1])) != (len(stored.entries), stored.head):
-        reason = f"the run says {row[0]} events with head {bytes(row[1]).hex()[:16]}, its journal ends otherwise"
-        raise BrokenJournal("J-1", reason, sequence=len(stored.entries))
-    return stored
+    known(unit, run)
+    return journals.whole(unit, run)
 
 
 def _seated(run: str, tenant: str, token: str) -> tuple[frame.Seat, Stored]:
@@ -314,10 +282,13 @@ def _lines(stream: IO[bytes]) -> Iterator[bytes]:
 @frame.output
 def replay(run: str, tenant: str, token: str, form: str) -> int:
     """Build the run again from its journal alone, and compare that with everything stored beside it."""
+    from governance.store import journals
+
     seat = frame.seat(tenant, token, person=False)
     seat.require("audit")
     with seat.parts.database.unit(seat.tenant, write=False) as unit:
-        stored = read(unit, run)
+        known(unit, run)
+        stored = journals.read(unit, run)
         difference = first_difference(unit, run)
     difference = difference or code_difference(seat, run)
     row = {"run": run, "events": len(stored.entries), "commits": stored.commits, "head": stored.head.hex()}
@@ -329,9 +300,9 @@ def first_difference(unit: Unit, run: str) -> str:
     """The first thing stored about a run that a replay of its journal does not give; empty when there is none."""
     from engine.ids import PromiseId
     from engine.journal.history import History
-    from governance.store import cases
+    from governance.store import cases, journals
 
-    stored = read(unit, run)
+    stored = journals.read(unit, run)
     history = History.load(PromiseId(run), stored.entries)
     row = unit.one("select events, head, status from run where tenant = :tenant and run = :run", run=run)
     assert row is not None
@@ -376,7 +347,7 @@ def _snapshot_difference(unit: Unit, history: History, case: Any) -> str:
     from engine.program.programs import Function
     from engine.program.snapshot import frame_from
     from governance.stages.advance import context_of
-    from governance.store import templates
+    from governance.store import journals, templates
 
     run = case.origin.run
     row = unit.one("select events, body, sha256 from snapshot where tenant = :tenant and run = :run", run=run)
@@ -385,7 +356,7 @@ def _snapshot_difference(unit: Unit, history: History, case: Any) -> str:
     at, body = int(row[0]), bytes(row[1])
     if sha256(body) != bytes(row[2]):
         return f"the snapshot at event {at}: its bytes are not those of its hash"
-    entries = read(unit, run).entries
+    entries = journals.read(unit, run).entries
     if not 0 < at <= len(entries):
         return f"the snapshot is of {at} events, the journal holds {len(entries)}"
     cut = History.load(history.execution, entries[:at])

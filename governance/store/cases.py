@@ -10,12 +10,11 @@ from engine.canonical import decode, encode, read_json, sha256
 from engine.errors import BrokenJournal, CallerError, Conflict
 from engine.gate.action import Action, action_from
 from engine.ids import PromiseId
-from engine.journal.events import Entry, decode_row
 from engine.journal.history import History
 from engine.journal.status import name as status_name
 from engine.kernel import opened
 from engine.program.snapshot import Frame, frame_from
-from governance.store import entries, outbox
+from governance.store import entries, journals, outbox
 from governance.store.case import Case, FenceLost, Origin, Promise
 from governance.store.dispatch import Lease
 from governance.store.unit import Unit
@@ -66,7 +65,7 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
     names = [f.name for f in fields(Origin)]
     row = unit.one(
         f"select {', '.join(names)}, chain_seq, chain_head, writes, cancel_requested, ended_at is not null, state, events, "
-        "clock_timestamp() from run where tenant = :tenant and run = :run" + (" for update" if lock else ""),
+        "clock_timestamp(), head from run where tenant = :tenant and run = :run" + (" for update" if lock else ""),
         run=run,
     )
     if row is None:
@@ -77,13 +76,15 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
     for name in ("definition", "salt_key", "input"):
         values[name] = bytes(values[name])
     rest = row[len(names) :]
-    history, stored = _history(unit, run, int(rest[6]))
+    stored = journals.read(unit, run)
+    journals.check_end(stored, int(rest[6]), bytes(rest[8]))
+    history = History.load(PromiseId(run), stored.entries, head=stored.head)
     return Case(
         origin=Origin(**values), history=history, frame=_frame(unit, run, history.version), promises=_promises(unit, run),
         payloads={bytes(r[0]): bytes(r[1]) for r in unit.all("select digest, body from payload where tenant = :tenant and run = "
                                                              ":run", run=run)},
         chain_seq=rest[0], chain_head=bytes(rest[1]), writes=rest[2], cancel_requested=rest[3], ended=rest[4], state=rest[5],
-        now=rest[7].astimezone(datetime.UTC), base_events=history.version, base_chain=rest[0], stored=stored,
+        now=rest[7].astimezone(datetime.UTC), base_events=history.version, base_chain=rest[0], stored=list(stored.entries),
         verdicts_n={
             row[0]: row[1]
             for row in unit.all("select promise, max(n) from verdict where tenant = :tenant and run = :run group by promise", run=run)
@@ -99,28 +100,6 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
             "select key, attempt, max(n) from receipt where tenant = :tenant and key in (select key from promise "
                 "where tenant = :tenant and run = :run and key <> '') group by key, attempt", run=run)},
     )  # fmt: skip
-
-
-def _history(unit: Unit, run: str, events: int) -> tuple[History, list[Entry]]:
-    found: list[Entry] = []
-    head = bytes(32)
-    for _, body, after in journal_rows(unit, run):
-        found.extend(decode_row(body))
-        head = after
-    history = History.load(PromiseId(run), found)
-    if history.version != events:
-        raise BrokenJournal("J-1", f"the run says {events} events, its journal holds {history.version}")
-    if history.head != head:
-        raise BrokenJournal("J-2", "the stored events do not hash to the journal's head")
-    return history, found
-
-
-def journal_rows(unit: Unit, run: str) -> list[tuple[int, bytes, bytes]]:
-    """(first sequence, stored bytes, head after it) of each commit."""
-    rows = unit.all(
-        "select first_seq, body, head from journal where tenant = :tenant and run = :run order by first_seq", run=run
-    )
-    return [(int(row[0]), bytes(row[1]), bytes(row[2])) for row in rows]
 
 
 def _frame(unit: Unit, run: str, version: int) -> Frame | None:
@@ -182,7 +161,6 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
     `keeper` is the worker and its lease time for the work items that this decision goes on with itself.
     """
     o = case.origin
-    pending = case.history.pending()
     waits_for, waits_until = case.waits
     moved = unit.run(
         "update run set events = :events, head = :head, status = :status, state = :state, chain_seq = :seq, chain_head = :chain, "
@@ -199,11 +177,7 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
         raise Conflict(f"run {o.run} moved", code="version")
     _fence(unit, case, list(leases))
     _still_permitted(unit, case)
-    if pending:
-        unit.run(
-            "insert into journal (tenant, run, first_seq, events, body, head) values (:tenant, :run, :seq, :n, :body, :head)",
-            run=o.run, seq=pending[0].sequence, n=len(pending), body=case.history.row(), head=case.history.head,
-        )  # fmt: skip
+    journals.append(unit, o.run, case.history)
     if case.frame is not None:
         body = encode(case.frame.to_value())
         unit.run(

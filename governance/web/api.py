@@ -23,7 +23,7 @@ from engine.limits import json_bytes_max, yaml_bytes_max
 from governance import log
 from governance.commands.authority import allowed
 from governance.commands.decide import Press
-from governance.store import approvals, cases, people, views
+from governance.store import approvals, journals, people, views
 from governance.store.people import Profile
 from governance.store.unit import Unit
 from governance.store.views import Page, RunView
@@ -158,7 +158,7 @@ class Api:
         with self._seams.database.unit(call.caller.tenant, write=False) as unit:
             allowed(unit, call.caller.actor, "audit")
             views.run(unit, run)
-            rows = cases.journal_rows(unit, run)
+            rows = journals.rows(unit, run)
         return shape.JournalOut(
             run=run,
             rows=[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 from engine.journal.events import InvokeCompleted, InvokeRetrying, InvokeStarted, decode_row
-from governance.store import cases
+from governance.store import journals
 from tests.kit.servicenow import INCIDENT
 from tests.kit.world import World
 
@@ -48,7 +48,7 @@ def receipts(world: World, run: str) -> list[tuple[int, int, str]]:
 def attempts(world: World, run: str) -> list[tuple[str, int]]:
     """What the journal says of the step: its starts, its retries and its end."""
     with world.parts.database.unit(world.tenant, write=False) as unit:
-        rows = cases.journal_rows(unit, run)
+        rows = journals.rows(unit, run)
     found: list[tuple[str, int]] = []
     for entry in (entry for _, body, _ in rows for entry in decode_row(body)):
         match entry.event:

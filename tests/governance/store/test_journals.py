@@ -17,7 +17,7 @@ from engine.ids import PromiseId
 from engine.journal.events import FIRST_PREV, AwaitSignal, Entry, Event, encode_row, entry_bytes, link
 from governance import clock
 from governance.local import postgres
-from governance.store import cases, people
+from governance.store import cases, journals, people
 from governance.store.case import Case, Origin
 from governance.store.unit import Database
 from tests.engine.journal.stories import FIRE_AT, start
@@ -53,7 +53,7 @@ class Place:
 
     def rows(self, run: str) -> list[tuple[int, bytes, bytes]]:
         with self.database.unit(TENANT, write=False) as unit:
-            return cases.journal_rows(unit, run)
+            return journals.rows(unit, run)
 
     def commit(self, case: Case) -> None:
         with self.database.unit(TENANT) as unit:
