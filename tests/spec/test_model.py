@@ -24,6 +24,14 @@ BOOKKEEPING = {
     "S_1": ("sequence: h.journal.length(), timestamp", "sequence: now, timestamp"),
     "INV_4": ("| ExecutionResumed => { ...h, status: Running }", "| ExecutionResumed => h"),
 }
+# Where random steps hardly ever come: the step of the model that its guard keeps on the right way, aimed past it.
+AIMED = {
+    "JS_4": (
+        'invocations(h, Set("completed")).filter(n => ownerAt',
+        'invocations(h, Set("started")).filter(n => ownerAt',
+    ),
+    "JS_7": (".filter(n => ownerAt(h, n) == -1)", ".filter(n => ownerAt(h, n) >= -1)"),
+}
 
 
 def test_new_random_traces_are_what_the_writer_does(tmp_path: Path) -> None:
@@ -53,8 +61,10 @@ def test_an_invariant_fails_when_its_guard_is_left_out(invariant: str, tmp_path:
     else:
         new = old.replace("Set()", "Set(" + ", ".join(f'"{rule}"' for rule in GUARDS[invariant]) + ")")
     text = MODEL.read_text()
-    assert text.count(old) == 1
+    for before, after in [(old, new), *([AIMED[invariant]] if invariant in AIMED else [])]:
+        assert text.count(before) == 1
+        text = text.replace(before, after)
     model = tmp_path / "journal.qnt"
-    model.write_text(text.replace(old, new))
+    model.write_text(text)
     said = simulate(model, seed="0x5eed", traces=1_500, invariants=[invariant])
     assert "[violation]" in said, said
