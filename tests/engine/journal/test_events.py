@@ -208,6 +208,61 @@ def test_a_wrong_line_is_refused(line: str, reason: str) -> None:
     assert reason in f"{refusal.value.code} {refusal.value}"
 
 
+FIRST = encode_row([Entry(0, 7, start())])
+SEQUENCE = encode("sequence")
+STORED: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "ROW: the bytes end early"),
+    "an entry alone": (FIRST[1:], "ROW: row: is a list of at least one entry"),
+    "a length of more bytes": (b"\x98\x01" + FIRST[1:], "ROW: a number is not in its shortest form"),
+    "a length without end": (b"\x9f" + FIRST[1:] + b"\xff", "ROW: indefinite lengths are not part of this form"),
+    "a number of more bytes": (
+        FIRST.replace(SEQUENCE + b"\x00", SEQUENCE + b"\x18\x00"),
+        "ROW: a number is not in its",
+    ),
+    "keys in another order": (
+        b"\x81\xa3" + SEQUENCE + b"\x00" + FIRST[2:].replace(SEQUENCE + b"\x00", b""),
+        "ROW: map key 'event' is doubled or out of order",
+    ),
+    "a byte more": (FIRST + b"\x00", "ROW: 1 bytes follow the value"),
+    "a byte less": (FIRST[:-1], "ROW: the bytes end early"),
+    "2^53": (
+        FIRST.replace(SEQUENCE + b"\x00", SEQUENCE + encode(2**53)),
+        "ROW: row[0].sequence: is an integer of at most",
+    ),
+    "2^63": (
+        FIRST.replace(SEQUENCE + b"\x00", SEQUENCE + encode(2**63)),
+        "ROW: row[0].sequence: is an integer of at most",
+    ),
+    "-2^63": (
+        FIRST.replace(SEQUENCE + b"\x00", SEQUENCE + encode(-(2**63))),
+        "ROW: row[0].sequence: is an integer of at",
+    ),
+    "below -2^63": (
+        FIRST.replace(SEQUENCE + b"\x00", SEQUENCE + b"\x3b" + b"\xff" * 8),
+        "ROW: a negative integer is at least",
+    ),
+    "a number of 9 bytes": (
+        FIRST.replace(SEQUENCE + b"\x00", SEQUENCE + b"\xc2\x49" + b"\x01" * 9),
+        "ROW: tags are not part",
+    ),
+    "a fraction": (
+        FIRST.replace(SEQUENCE + b"\x00", SEQUENCE + encode(0.5)),
+        "ROW: row[0].sequence: is an integer, not float",
+    ),
+    "a nesting bomb": (b"\x81" * 1_000_000 + b"\x80", "ROW: nested at most 32 deep"),
+    "a length bomb": (b"\x9b" + b"\x7f" + b"\xff" * 7, "ROW: a length goes past the end"),
+}
+
+
+@pytest.mark.parametrize(("row", "reason"), STORED.values(), ids=STORED)
+def test_stored_bytes_that_are_not_the_one_form_are_refused_with_their_reason(row: bytes, reason: str) -> None:
+    """Issue 3, C-36: non-canonical bytes, 64-bit numbers and nesting bombs are a broken journal, with a position."""
+    assert decode_row(FIRST)[0].timestamp == 7
+    with pytest.raises(BrokenJournal) as refusal:
+        decode_row(row)
+    assert refusal.value.reason.startswith(reason)
+
+
 def test_nothing_is_written_that_could_not_be_read_again() -> None:
     """C-36: a wrong field is refused when a row is written, before anything depends on it."""
     for event in (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-from engine.journal.events import Exported, from_json, to_json, to_value
+import pytest
+
+from engine.journal.events import LINE_BYTES_MAX, Exported, from_json, to_json, to_value
 from engine.journal.replay import JoinIndex, check, check_line, recover
 from tests.engine.journal.stories import (
     EXAMPLES,
@@ -138,6 +140,52 @@ def test_a_line_that_cannot_be_read_is_invalid_and_says_where() -> None:
     assert not check_line("nonsense")["valid"]
     assert not check_line(b"\xff")["valid"]
     assert "stored_status" in check_line(line((start(),), stored_status={"state": "Running"}))["error"]
+
+
+def second(**changes: object) -> str:
+    """A line whose second entry is not as it should be."""
+    value = json.loads(line((start(), sched(0))))
+    value["journal"][1] |= changes
+    return json.dumps(value)
+
+
+EVENT = {"type": "InvokeStarted", "promise_id": [1, 0], "attempt": 1}
+HOSTILE = {
+    "unknown type": (second(event={"type": "X"}), "journal[1].event.type: 'X' is not an event type"),
+    "missing field": (second(event={"type": "TimerFired"}), "journal[1].event: has no promise_id"),
+    "extra field": (second(event={**EVENT, "by": 1}), "journal[1].event: has an unknown field 'by'"),
+    "wrong type": (second(event={**EVENT, "attempt": "1"}), "journal[1].event.attempt: is an integer, not str"),
+    "2^63": (second(sequence=2**63), "journal[1].sequence: is an integer of at most 53 bits"),
+    "2^64": (second(timestamp=2**64), "journal[1].timestamp: is an integer of at most 53 bits"),
+    "10^30": (second(sequence=10**30), "body: 1" + "0" * 30 + " is out of range"),
+    "nesting": (second(event={**EVENT, "attempt": json.loads("[" * 40 + "]" * 40)}), "body: nested deeper than 32"),
+}
+
+
+@pytest.mark.parametrize(("text", "error"), HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_line_is_refused_with_position_and_reason(text: str, error: str) -> None:
+    """Issue 3, P14: what cannot be an entry is not half read."""
+    found = check_line(text)
+    assert (found["valid"], found["status"]) == (False, None)
+    assert found["error"].startswith(error)
+
+
+def test_a_gap_in_the_sequence_is_a_broken_rule_and_no_loss_of_the_rest() -> None:
+    """S003-S1: the line is read, and everything it breaks is named."""
+    found = check_line(second(sequence=2))
+    assert (found["violates"], found["statuses"]) == (["S-1"], ["Running", "Running"])
+
+
+def test_a_line_of_64_mebibytes_is_read_and_one_byte_more_is_not() -> None:
+    """spec.md 1: the bound itself, with a payload that fills the line."""
+    value = json.loads(line((start(),)))
+    value["journal"][0]["event"]["input"] = ""
+    size = len(json.dumps(value))
+    value["journal"][0]["event"]["input"] = "x" * (LINE_BYTES_MAX - size)
+    longest = json.dumps(value)
+    assert len(longest) == LINE_BYTES_MAX == 64 * 1024 * 1024
+    assert check_line(longest)["valid"]
+    assert check_line(longest + " ")["error"].startswith(f"body: {LINE_BYTES_MAX + 1} bytes")
 
 
 def test_a_run_with_a_hex_root_is_read_like_any_other() -> None:
