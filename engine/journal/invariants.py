@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from engine.ids import PromiseId
@@ -33,11 +34,8 @@ _ONLY_RUNNING = (
 
 def _key(kind: type[Event], *names: str) -> Key:
     """The values of these fields in events of one type."""
-
-    def key(event: Event) -> Hashable:
-        return tuple(getattr(event, name) for name in names) if type(event) is kind else None
-
-    return key
+    values: Key = attrgetter(*names) if names else lambda event: ()
+    return lambda event: values(event) if type(event) is kind else None
 
 
 def _each_after(journal: Journal, needs: Key, gives: Key) -> bool:
