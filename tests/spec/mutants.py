@@ -15,8 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-# events.py is left out: its table of readers and writers is tested by every row of tests/golden.
-MODULES = ("history", "status", "invariants", "replay", "promises")
+MODULES = ("events", "history", "status", "invariants", "replay", "promises")
 TESTS = (
     *(
         f"tests/engine/journal/test_{name}.py"
@@ -39,9 +38,12 @@ markers = ["deep: long"]
 source_paths = ["engine"]
 only_mutate = {[f"engine/journal/{name}.py" for name in MODULES]}
 also_copy = ["tests"]
-pytest_add_cli_args = ["-p", "no:cacheprovider", "-x", "-q", "-k", "not costs_the_same"]
+pytest_add_cli_args = ["-p", "no:cacheprovider", "-x", "-q", "-k", "not costs_the_same and not mebibytes"]
 pytest_add_cli_args_test_selection = {list(TESTS)}
 """
+# What runs once, when its module is imported, is never run changed: mutmut chooses a mutant after that. Every test of
+# stored bytes and of read entries rests on what they made.
+AT_IMPORT = ("events.x__plan__", "events.x__names__")
 # A piece of the line after the change, and why nobody can tell the difference.
 EQUIVALENT = {
     'self._open_invokes[len(self._held)] = ""': "the dict is an ordered set; its values are never read",
@@ -86,7 +88,9 @@ def main() -> int:
             return code
         listed = subprocess.run([BIN / "mutmut", "results"], cwd=folder, capture_output=True, text=True, check=True)
         alive = [
-            line.split(":")[0].strip() for line in listed.stdout.splitlines() if line.rstrip().endswith("survived")
+            line.split(":")[0].strip()
+            for line in listed.stdout.splitlines()
+            if line.rstrip().endswith("survived") and not any(f"{name}mutmut" in line for name in AT_IMPORT)
         ]
         changes = [(mutant, *change(folder, mutant)) for mutant in alive]
     unknown = [found for found in changes if not any(piece in found[2] for piece in EQUIVALENT)]
