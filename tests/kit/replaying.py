@@ -1,12 +1,15 @@
-"""The check on every commit of a test installation: the run, loaded again, is the run that was committed, and it replays."""
+"""What every test installation is held to: each commit replays in its own transaction, and each journal at every prefix after it."""
 
 from __future__ import annotations
 
 from engine.canonical import encode
+from engine.errors import BrokenJournal
+from engine.ids import PromiseId
 from governance.cli.journal import first_difference
-from governance.store import cases
+from governance.store import cases, journals
 from governance.store.case import Case
-from governance.store.unit import Unit
+from governance.store.unit import Database, Unit
+from tests.spec import prefixes
 
 
 class ReplayedCommits:
@@ -22,3 +25,14 @@ class ReplayedCommits:
         assert again.frame == case.frame or again.frame is None, "the stored frame is not the committed one"
         assert first_difference(unit, case.origin.run) == ""
         self.count += 1
+
+
+def check_prefixes(database: Database, tenant: str) -> None:
+    """P8: every journal that a test has left behind, cut at every place; those that it broke on purpose are passed over."""
+    with database.unit(tenant, write=False) as unit:
+        for (run,) in unit.all("select run from run where tenant = :tenant and events > 0 order by run"):
+            try:
+                stored = journals.read(unit, run)
+            except BrokenJournal:
+                continue
+            prefixes.check(PromiseId(run), stored.entries)

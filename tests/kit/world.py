@@ -19,7 +19,7 @@ from governance.store import approvals, cases
 from governance.store.approvals import Recorded
 from governance.store.case import Case
 from governance.wiring import Parts
-from tests.kit.replaying import ReplayedCommits
+from tests.kit.replaying import ReplayedCommits, check_prefixes
 from tests.kit.servers import Bucket
 from tests.kit.servicenow import INCIDENT, ServiceNow
 from tests.kit.slack import SlackSink
@@ -284,11 +284,13 @@ def parts(
 
 
 @pytest.fixture
-def world(parts: Parts, slack_sink: SlackSink, servicenow: ServiceNow) -> World:
+def world(parts: Parts, slack_sink: SlackSink, servicenow: ServiceNow) -> Iterator[World]:
     """A new tenant for this test."""
     slack_sink.calls.clear()
     slack_sink.down = False
-    return settle(parts, slack_sink, servicenow)
+    made = settle(parts, slack_sink, servicenow)
+    yield made
+    check_prefixes(parts.database, made.tenant)
 
 
 @pytest.fixture(scope="module")
@@ -303,6 +305,8 @@ def sealing_parts(
 
 
 @pytest.fixture
-def sealing_world(sealing_parts: Parts, slack_sink: SlackSink, servicenow: ServiceNow) -> World:
+def sealing_world(sealing_parts: Parts, slack_sink: SlackSink, servicenow: ServiceNow) -> Iterator[World]:
     """A tenant whose runs can be sealed."""
-    return settle(sealing_parts, slack_sink, servicenow)
+    made = settle(sealing_parts, slack_sink, servicenow)
+    yield made
+    check_prefixes(sealing_parts.database, made.tenant)

@@ -10,8 +10,9 @@ from pathlib import Path
 from engine.canonical import encode, sha256
 from engine.ids import PromiseId
 from engine.journal import events as ev
-from engine.journal.events import Entry, from_json
+from engine.journal.events import Entry, decode_row, encode_row, from_json
 from engine.journal.history import History
+from engine.journal.replay import Recovery, recover
 from tests.spec.traces import committed, replay
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "journals"
@@ -59,12 +60,35 @@ def cuts(length: int) -> list[int]:
     return sorted({1, length, *(length * n // CUTS for n in range(1, CUTS))})
 
 
+def check(execution: PromiseId, entries: tuple[Entry, ...]) -> None:
+    """Cut at every place, the journal gives the state it had there, and goes on from there to the same end."""
+    whole = encode(History.load(execution, entries).state())
+    writer, index, taken = History(execution), Recovery(), 0
+    for cut in cuts(len(entries)):
+        for entry in entries[taken:cut]:
+            assert writer.append(entry.event, entry.timestamp) == entry
+        index.take(entries[taken:cut])
+        taken = cut
+        assert writer.row() == encode_row(entries[:cut])
+        stored = decode_row(writer.row())
+        again = History.load(execution, stored)
+        assert encode(again.state()) == encode(writer.state())
+        assert recover(stored) == index
+        # The tail, appended to what was loaded, gives the rows and the state of the run that was never cut.
+        for entry in entries[cut:]:
+            again.append(entry.event, entry.timestamp)
+        assert again.pending() == entries[cut:]
+        if cut < len(entries):
+            assert again.row() == encode_row(entries[cut:])
+        assert encode(again.state()) == whole
+
+
 def digests() -> Iterator[str]:
     """For each prefix: the state that a replay gives, and the row that stores it."""
     for name, execution, entries in journals():
         for cut in cuts(len(entries)):
             state = encode(History.load(execution, entries[:cut]).state())
-            yield f"{name} {cut} {sha256(state).hex()} {sha256(ev.encode_row(entries[:cut])).hex()}"
+            yield f"{name} {cut} {sha256(state).hex()} {sha256(encode_row(entries[:cut])).hex()}"
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def test_a_commit_that_does_not_replay_is_not_made(world: World, monkeypatch: py
     assert isinstance(entry.event, SignalDelivered)
     forged = encode_row([Entry(entry.sequence, entry.timestamp + 1, entry.event)])
     monkeypatch.setattr(type(case.history), "row", lambda _: forged)
-    with pytest.raises(BrokenJournal, match="do not hash"), world.parts.database.unit(world.tenant) as unit:
+    with pytest.raises(BrokenJournal, match="does not hash"), world.parts.database.unit(world.tenant) as unit:
         cases.commit(unit, case, ())
     assert world.case(run).history.version == entry.sequence
 
