@@ -270,12 +270,8 @@ def _promises(value: object, at: str) -> frozenset[PromiseId]:
     return frozenset(found)
 
 
-def _names(*names: str) -> KeysView[str]:
-    """Names in their order, which compare as a set."""
-    return dict.fromkeys(names).keys()
-
-
-_SIGNAL = _names("name", "promise_id")
+# Names in their order, which compare as a set.
+_SIGNAL = dict.fromkeys(("name", "promise_id")).keys()
 
 
 def _await_kind(value: object, at: str) -> AwaitKind:
@@ -329,9 +325,9 @@ _WRITE: dict[str, Callable[[Any], Any]] = {
     "AwaitKind": _await_value,
 }
 _FIELDS = {kind: tuple((field.name, str(field.type)) for field in fields(kind)) for kind in EVENT_TYPES.values()}
-_NAMES = {kind: _names("type", *(name for name, _ in known)) for kind, known in _FIELDS.items()}
+_NAMES = {kind: {"type": "str", **dict(known)}.keys() for kind, known in _FIELDS.items()}
 _READERS = {kind: tuple((name, _READ[form]) for name, form in known) for kind, known in _FIELDS.items()}
-_ENTRY = _names("sequence", "timestamp", "event")
+_ENTRY = dict.fromkeys(("sequence", "timestamp", "event")).keys()
 
 
 def event_value(event: Event) -> dict[str, Any]:
@@ -360,7 +356,7 @@ def event_from(value: object, at: str = "event") -> Event:
     if kind is None:
         _refuse(f"{at}.type", f"{str(name)[:40]!r} is not an event type")
     known = _members(value, _NAMES[kind], at)
-    try:
+    try:  # a field's position is put together only where it is refused: making it costs as much as reading
         return kind(*[read(known[name], name) for name, read in _READERS[kind]])
     except CallerError as error:
         _refuse(f"{at}.{error.field}", error.reason)
@@ -369,23 +365,11 @@ def event_from(value: object, at: str = "event") -> Event:
 def from_value(value: object, at: str = "entry") -> Entry:
     """Read one entry, strictly."""
     known = _members(value, _ENTRY, at)
-    try:
-        return Entry(
-            _number(known["sequence"], "sequence"), _number(known["timestamp"], "timestamp"), event_from(known["event"])
-        )
-    except CallerError as error:
-        _refuse(f"{at}.{error.field}", error.reason)
-
-
-def _entries(values: Sequence[object], at: str) -> tuple[Entry, ...]:
-    # A position is put together only for what is refused: making it for each field would cost more than reading it.
-    found: list[Entry] = []
-    try:
-        for value in values:
-            found.append(from_value(value, ""))
-    except CallerError as error:
-        _refuse(f"{at}[{len(found)}]{error.field}", error.reason)
-    return tuple(found)
+    return Entry(
+        _number(known["sequence"], f"{at}.sequence"),
+        _number(known["timestamp"], f"{at}.timestamp"),
+        event_from(known["event"], f"{at}.event"),
+    )
 
 
 # --- stored bytes ---------------------------------------------------------------------------------------------------
@@ -457,7 +441,7 @@ def decode_row(row: bytes) -> tuple[Entry, ...]:
         values = decode(row)
         if type(values) is not list or not values:
             _refuse("row", "is a list of at least one entry")
-        entries = _entries(values, "row")
+        entries = tuple(from_value(value, f"row[{n}]") for n, value in enumerate(values))
     except CallerError as error:
         raise BrokenJournal("ROW", str(error)) from error
     first = entries[0].sequence
@@ -502,7 +486,7 @@ def from_json(line: str | bytes) -> Exported:
     names = ["execution_id", "journal"]
     if type(value) is dict and "stored_status" in value:
         names.append("stored_status")
-    known = _members(value, _names(*names), "line")
+    known = _members(value, dict.fromkeys(names).keys(), "line")
     if type(known["journal"]) is not list:
         _refuse("journal", "is a list of entries")
     stored = known.get("stored_status")
@@ -510,6 +494,6 @@ def from_json(line: str | bytes) -> Exported:
         _refuse("stored_status", "is an object with a tag")
     return Exported(
         _promise(known["execution_id"], "execution_id"),
-        _entries(known["journal"], "journal"),
+        tuple(from_value(item, f"journal[{n}]") for n, item in enumerate(known["journal"])),
         stored,
     )
