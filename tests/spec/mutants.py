@@ -55,6 +55,11 @@ EQUIVALENT = {
     "statuses(journal), strict=None)": "both sides come from the same journal and are as long",
     "statuses(journal), )": "the same",
     "statuses(journal), strict=False)": "the same",
+    'if form == "XXstrXX"': "a shortcut past the table, whose reader and writer do the same",
+    'if form == "STR"': "the same",
+    'elif form == "XXintXX"': "the same",
+    'elif form == "INT"': "the same",
+    'line.encode("UTF-8"': "a codec's name in capitals",
     "_ended_unstarted(None, work)": "it is called where the status is None",
 }
 

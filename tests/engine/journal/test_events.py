@@ -263,22 +263,48 @@ def test_stored_bytes_that_are_not_the_one_form_are_refused_with_their_reason(ro
     assert refusal.value.reason.startswith(reason)
 
 
-def test_nothing_is_written_that_could_not_be_read_again() -> None:
-    """C-36: a wrong field is refused when a row is written, before anything depends on it."""
-    for event in (
-        ev.InvokeStarted(p(0), True),
-        ev.InvokeStarted(p(0), 2**53),
-        ev.ExecutionFailed(1),  # type: ignore[arg-type]
-        ev.ExecutionFailed("\ud800"),
-        ev.TimerFired(PromiseId(-1)),
-        wait(0, kind="Some"),  # type: ignore[arg-type]
-    ):
-        with pytest.raises(CallerError):
-            encode_row([Entry(0, 0, event)])
-    with pytest.raises(CallerError):
+UNWRITABLE: dict[str, tuple[Entry, str]] = {
+    "bool": (Entry(0, 0, ev.InvokeStarted(p(0), True)), "attempt: is an integer, not bool"),
+    "2^53": (Entry(0, 0, ev.InvokeStarted(p(0), 2**53)), "attempt: is an integer of at most 53 bits"),
+    "no text": (Entry(0, 0, ev.ExecutionFailed(1)), "error: is text, not int"),  # type: ignore[arg-type]
+    "no promise": (Entry(0, 0, ev.TimerFired(PromiseId(-1))), "promise_id: a promise id starts with a number from 0"),
+    "no kind": (Entry(0, 0, wait(0, kind="Some")), "kind: is Single, Any, All or AwaitSignal"),  # type: ignore[arg-type]
+    "sequence": (Entry(2**53, 0, start()), "sequence: is an integer of at most 53 bits"),
+    "timestamp": (Entry(0, 2**53, start()), "timestamp: is an integer of at most 53 bits"),
+}
+
+
+@pytest.mark.parametrize(("entry", "reason"), UNWRITABLE.values(), ids=UNWRITABLE)
+def test_nothing_is_written_that_could_not_be_read_again(entry: Entry, reason: str) -> None:
+    """C-36: a wrong field is refused by its name in both forms, before anything depends on it."""
+    for write in (entry_bytes, to_value):
+        with pytest.raises(CallerError) as refusal:
+            write(entry)
+        assert str(refusal.value).startswith(reason)
+
+
+def test_half_a_character_and_an_empty_commit_are_not_written() -> None:
+    with pytest.raises(CallerError, match="lone surrogate"):
+        encode_row([Entry(0, 0, ev.ExecutionFailed("\ud800"))])
+    with pytest.raises(CallerError) as refusal:
         encode_row([])
-    with pytest.raises(CallerError):
-        encode_row([Entry(0, 2**53, start())])
+    assert str(refusal.value) == "row: a commit writes at least one entry"
+
+
+def test_a_line_is_written_without_blanks_and_in_its_own_script() -> None:
+    """spec.md 1: what is exported is the same everywhere, so that two exports can be compared."""
+    assert to_json(ROOT, [Entry(0, 5, ev.ExecutionFailed("über"))]) == (
+        '{"execution_id":[1],"journal":[{"sequence":0,"timestamp":5,"event":{"type":"ExecutionFailed","error":"über"}}]}'
+    )
+
+
+def test_a_line_may_be_longer_than_a_request_and_half_a_character_is_refused_as_such() -> None:
+    """spec.md 1: the bound of a line is its own; text that is no UTF-8 is the caller's fault in either form."""
+    long = to_json(ROOT, [Entry(0, 0, ev.ExecutionFailed("x" * 2_000_000))])
+    assert len(from_json(long).entries) == 1
+    for line in ('{"execution_id":["\ud800"],"journal":[]}', b'{"execution_id":["\xed\xa0\x80"],"journal":[]}'):
+        with pytest.raises(CallerError, match="byte 18 is not UTF-8"):
+            from_json(line)
 
 
 def test_a_row_is_one_commit_and_its_entries_are_addressable() -> None:
@@ -290,11 +316,13 @@ def test_a_row_is_one_commit_and_its_entries_are_addressable() -> None:
     for value in ([], {}, "x", None):
         with pytest.raises(BrokenJournal, match="ROW"):
             decode_row(encode(value))
-    value = to_value(Entry(0, 0, wait(0, 1, kind="Any")))
+    value = to_value(Entry(3, 0, wait(0, 1, kind="Any")))
     value["event"]["waiting_on"].reverse()
     assert from_value(value).event == wait(0, 1, kind="Any")
-    with pytest.raises(BrokenJournal, match="waiting_on is not in its one order"):
+    with pytest.raises(BrokenJournal) as refusal:
         decode_row(encode([value]))
+    assert (refusal.value.rule, refusal.value.sequence) == ("ROW", 3)
+    assert refusal.value.reason == "ROW: entry 3: waiting_on is not in its one order"
 
 
 def test_a_leaf_chains_the_bytes_of_an_entry_to_the_leaf_before() -> None:
