@@ -287,12 +287,11 @@ class Worker:
         kept = [row for row in drive.case.rows.get("work", ()) if row["state"] == "leased"]
         begun = clock.boottime()
         with self._database.unit(drive.lease.tenant) as unit:
-            cases.commit(unit, drive.case, (drive.lease,), keeper=(self._name, self._ttl))
-            held = drive.lease
-            if kept:
-                item, stage = kept[-1]["item"], kept[-1]["stage"]
-                epoch = cases.epoch_of(unit, drive.lease.run, item, stage)
-                held = replace(drive.lease, item=item, stage=stage, epoch=epoch, owner=self._name, faults=0)
+            epoch = cases.commit(unit, drive.case, (drive.lease,), keeper=(self._name, self._ttl))
+        held = drive.lease
+        if kept:
+            item, stage = kept[-1]["item"], kept[-1]["stage"]
+            held = replace(drive.lease, item=item, stage=stage, epoch=epoch, owner=self._name, faults=0)
         drive.lease, drive.done, drive.turns = held, None, 0
         if kept:
             drive.until = begun + self._ttl

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import asdict, fields
+from typing import Any
 
-from engine.canonical import decode, encode, read_json, sha256
-from engine.errors import BrokenJournal, CallerError, Conflict
+from engine.canonical import decode, encode, jcs, read_json, sha256
+from engine.errors import BrokenJournal, CallerError
 from engine.gate.action import Action, action_from
 from engine.ids import PromiseId
 from engine.journal.history import History
 from engine.journal.status import name as status_name
 from engine.kernel import opened
 from engine.program.snapshot import Frame, frame_from
-from governance.store import entries, journals, outbox
-from governance.store.case import Case, FenceLost, Origin, Promise
+from governance.store import journals
+from governance.store.case import Case, Origin, Promise
 from governance.store.dispatch import Lease
 from governance.store.unit import Unit
 
@@ -133,18 +135,6 @@ def action(unit: Unit, run: str, promise: str, rev: int) -> Action:
     return found
 
 
-def epoch_of(unit: Unit, run: str, item: str, stage: str) -> int:
-    """The fence of a work item that this transaction has just leased to itself."""
-    row = unit.one(
-        "select epoch from work where tenant = :tenant and run = :run and item = :item and stage = :stage",
-        run=run,
-        item=item,
-        stage=stage,
-    )
-    assert row is not None
-    return int(row[0])
-
-
 def result_under(unit: Unit, run: str, promise: str) -> dict[str, str]:
     """What the program of another run was given for this effect: a repeat of the effect gives the same result."""
     case = load(unit, run)
@@ -155,145 +145,73 @@ def result_under(unit: Unit, run: str, promise: str) -> dict[str, str]:
     return found if isinstance(found, dict) else {}
 
 
-def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, float] = ("", 0)) -> None:
+def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, float] = ("", 0)) -> int:
     """Write everything, or raise: Conflict when the run moved meanwhile, FenceLost when a lease is no longer ours.
 
-    `keeper` is the worker and its lease time for the work items that this decision goes on with itself.
+    `keeper` is the worker and its lease time for the work item that this decision goes on with itself; the fence of that
+    item, or 0.
     """
-    o = case.origin
-    waits_for, waits_until = case.waits
-    moved = unit.run(
-        "update run set events = :events, head = :head, status = :status, state = :state, chain_seq = :seq, chain_head = :chain, "
-        "writes = :writes, cancel_requested = :cancel, started_at = coalesce(started_at, case when :events > 0 then :now end), "
-        "ended_at = case when :ended then coalesce(ended_at, :now) end, error = case when :advanced then '' else error end, "
-        "waits_for = :waits_for, waits_until = :waits_until "
-        "where tenant = :tenant and run = :run and events = :base_events and chain_seq = :base_chain",
-        run=o.run, events=case.history.version, head=case.history.head, status=_status(case), state=case.shown, seq=case.chain_seq,
-        chain=case.chain_head, writes=case.writes, cancel=case.cancel_requested, ended=case.ended, now=case.now,
-        base_events=case.base_events, base_chain=case.base_chain, advanced=("", "advance") in case.work_done,
-        waits_for=waits_for, waits_until=waits_until,
-    ).rowcount  # fmt: skip
-    if moved != 1:
-        raise Conflict(f"run {o.run} moved", code="version")
-    _fence(unit, case, list(leases))
-    _still_permitted(unit, case)
-    journals.append(unit, o.run, case.history)
-    if case.frame is not None:
-        body = encode(case.frame.to_value())
-        unit.run(
-            "insert into snapshot (tenant, run, events, body, sha256) values (:tenant, :run, :n, :body, :sha) "
-            "on conflict (tenant, run) do update set events = excluded.events, body = excluded.body, sha256 = excluded.sha256",
-            run=o.run, n=case.history.version, body=body, sha=sha256(body),
-        )  # fmt: skip
-    _write_rows(unit, case, keeper)
-    entries.put_built(unit, o.run, case.built)
-    for kind, ref, post in case.posts:
-        outbox.put(unit, kind, ref, post)
+    facts = json.dumps(_facts(case, list(leases), keeper), default=_text, separators=(",", ":"))
+    kept = int(unit.run("select commit_facts(:facts)", facts=facts).scalar_one())
     if unit.check_commit is not None:
         unit.check_commit(unit, case)
+    return kept
 
 
-def _status(case: Case) -> str:
-    return status_name(case.history.status) if case.history.version else ""
+def _text(value: object) -> str:
+    """What JSON has no word for, as PostgreSQL reads it."""
+    if isinstance(value, bytes):
+        return "\\x" + value.hex()
+    if isinstance(value, datetime.datetime):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} is in no table")
 
 
-def _still_permitted(unit: Unit, case: Case) -> None:
-    # An intent rests on what was read before it was judged; if any of that has changed nothing is written and it is judged again.
-    seen = case.intent_seen
-    if seen is None:
-        return
-    found = unit.one(
-        "select 1 from tenant t join policy p on p.tenant = t.tenant and p.state = 'active' where t.tenant = :tenant "
-        "and not t.kill_switch and t.freeze_id = :freeze and p.revision = :revision and not exists "
-        "(select 1 from person h where h.tenant = :tenant and h.person = any(:persons) and not h.active)",
-        freeze=seen.freeze, revision=seen.revision, persons=list(seen.persons),
-    )  # fmt: skip
-    if found is None:
-        raise Conflict("what the permit rests on has changed", code="version")
-
-
-def _fence(unit: Unit, case: Case, leases: list[Lease]) -> None:
-    # Each lease this decision was made under must still be ours; what it finished is deleted under the same check.
-    done = set(case.work_done)
-    for lease in leases:
-        name = {
-            "run": case.origin.run,
-            "item": lease.item,
-            "stage": lease.stage,
-            "owner": lease.owner,
-            "epoch": lease.epoch,
+def _facts(case: Case, leases: list[Lease], keeper: tuple[str, float]) -> dict[str, list[dict[str, Any]]]:
+    """Rows by table, as the function `commit_facts` takes them."""
+    run, pending, done = case.origin.run, case.history.pending(), set(case.work_done)
+    waits_for, waits_until = case.waits
+    facts: dict[str, list[dict[str, Any]]] = {
+        "runs": [{
+            "run": run, "base_events": case.base_events, "base_chain": case.base_chain, "events": case.history.version,
+            "head": case.history.head, "status": status_name(case.history.status) if case.history.version else "",
+            "state": case.shown, "chain_seq": case.chain_seq, "chain_head": case.chain_head, "writes": case.writes,
+            "cancel_requested": case.cancel_requested, "now": case.now, "ended": case.ended, "advanced": ("", "advance") in done,
+            "waits_for": waits_for, "waits_until": waits_until,
+        }],
+        # A receipt may come late; an intent may not: after a suspend its verdict is as old as the lease.
+        "leases": [{
+            "run": lease.run, "item": lease.item, "stage": lease.stage, "owner": lease.owner, "epoch": lease.epoch,
+            "done": (lease.item, lease.stage) in done, "live": case.intent_seen is not None,
+        } for lease in leases],
+        "seen": [asdict(case.intent_seen)] if case.intent_seen else [],
+        "work_done": [
+            {"run": run, "item": item, "stage": stage}
+            for item, stage in sorted(done.difference((lease.item, lease.stage) for lease in leases))
+        ],
+        "entries": [{"chain": run, "chain_seq": seq, "body": body, "leaf": leaf} for seq, body, leaf in case.built],
+        "payload": [{"run": run, "digest": digest, "body": body} for digest, body in case.new_payloads.items()],
+        "promise": [{"run": run, **asdict(case.promises[promise])} for promise in sorted(case.changed)],
+        "outbox": [{"kind": kind, "ref": ref, "body": jcs(body)} for kind, ref, body in case.posts],
+    }  # fmt: skip
+    if pending:
+        row = {
+            "first_seq": pending[0].sequence,
+            "events": len(pending),
+            "body": case.history.row(),
+            "head": case.history.head,
         }
-        mine = (
-            "tenant = :tenant and run = :run and item = :item and stage = :stage and owner = :owner and epoch = :epoch "
-            "and state = 'leased'"
-        )
-        if case.intent_seen is not None:
-            # A receipt may come late; an intent may not: after a suspend its verdict is as old as the lease.
-            mine += " and lease_until > clock_timestamp()"
-        if (lease.item, lease.stage) in done:
-            count = unit.run(f"delete from work where {mine}", **name).rowcount
-            done.discard((lease.item, lease.stage))
-        else:
-            count = len(unit.all(f"select 1 from work where {mine} for update", **name))
-        if count != 1:
-            raise FenceLost(f"the lease on {lease.stage} of {case.origin.run} was taken over")
-    unit.many(
-        "delete from work where tenant = :tenant and run = :run and item = :item and stage = :stage",
-        [{"run": case.origin.run, "item": item, "stage": stage} for item, stage in sorted(done)],
-    )
-
-
-_inserts = {
-    "action": "(tenant, run, promise, rev, digest, body) values (:tenant, :run, :promise, :rev, :digest, :body)",
-    "verdict": "(tenant, run, promise, n, purpose, effect, action_digest, revision, body, input, findings) values "
-    "(:tenant, :run, :promise, :n, :purpose, :effect, :action_digest, :revision, :body, :input, :findings)",
-    "intent": "(tenant, key, turn, run, promise, action_digest) values (:tenant, :key, :turn, :run, :promise, :action_digest)",
-    "receipt": "(tenant, key, attempt, n, run, promise, status, action_digest, body, signature, key_id) values "
-    "(:tenant, :key, :attempt, :n, :run, :promise, :status, :action_digest, :body, :signature, :key_id)",
-    "approval": "(tenant, approval, run, promise, action_digest, card_digest, tier, keys, body, card, verdict_n, status, requested_at, "
-    "expires_at) values (:tenant, :approval, :run, :promise, :action_digest, :card_digest, :tier, :keys, :body, :card, :verdict_n, "
-    "'requested', :requested_at, :expires_at)",
-    "vote": "(tenant, approval, person, kind, at, action_digest, card_digest, card_rev, policy_revision, blocks_sha256, via, identity, "
-    "reason) values (:tenant, :approval, :person, :kind, :at, :action_digest, :card_digest, :card_rev, :policy_revision, "
-    ":blocks_sha256, :via, :identity, :reason)",
-    "due": "(tenant, kind, ref, at, run) values (:tenant, :kind, :ref, :at, :run) on conflict (tenant, kind, ref) do update set "
-           "at = excluded.at",
-    "card": "(tenant, approval) values (:tenant, :approval)",
-    "bundle": "(tenant, run, state, checkpoint_size) values (:tenant, :run, 'frozen', 0) on conflict do nothing",
-    "work": "(tenant, run, item, stage, workspace, state, rank, eligible_at, faults, owner, epoch, lease_until) values (:tenant, :run, "
-    ":item, :stage, :workspace, :state, (extract(epoch from clock_timestamp()) * 1000000)::bigint, "
-    "clock_timestamp() + make_interval(secs => :wait), :faults, :owner, (extract(epoch from clock_timestamp()) * 1000000)::bigint, "
-    "clock_timestamp() + make_interval(secs => :ttl)) "
-    "on conflict (tenant, run, item, stage) do update set state = excluded.state, eligible_at = excluded.eligible_at, "
-    "faults = excluded.faults, owner = excluded.owner, epoch = greatest(work.epoch + 1, excluded.epoch), lease_until = "
-    "excluded.lease_until",
-}  # fmt: skip
-
-
-def _write_rows(unit: Unit, case: Case, keeper: tuple[str, float]) -> None:
-    run = case.origin.run
-    unit.many(
-        "insert into payload (tenant, run, digest, body) values (:tenant, :run, :digest, :body) on conflict do nothing",
-        [{"run": run, "digest": digest, "body": body} for digest, body in case.new_payloads.items()],
-    )
-    columns = ", ".join(_promise_columns)
-    values = ", ".join(f":{name}" for name in _promise_columns)
-    changes = ", ".join(f"{name} = excluded.{name}" for name in _promise_columns if name != "promise")
-    unit.many(
-        f"insert into promise (tenant, run, {columns}) values (:tenant, :run, {values}) "
-        f"on conflict (tenant, run, promise) do update set {changes}",
-        [{"run": run, **{c: getattr(case.promises[p], c) for c in _promise_columns}} for p in sorted(case.changed)],
-    )
-    unit.many(
-        "update approval set status = :status, decided_at = clock_timestamp() where tenant = :tenant and approval = :approval",
-        [{"approval": a, "status": s} for a, s in case.approval_status.items()],
-    )
+        facts["journal"] = [{"run": run, **row}]
+    if case.frame is not None:
+        body = encode(case.frame.to_value())
+        facts["snapshot"] = [{"run": run, "events": case.history.version, "body": body, "sha256": sha256(body)}]
+    if case.approval_status:
+        facts["approval_status"] = [
+            {"approval": name, "status": status} for name, status in case.approval_status.items()
+        ]
+    for table, rows in case.rows.items():
+        facts[table] = [{"run": run, **row} for row in rows]
     owner, ttl = keeper
-    for row in case.rows.get("work", ()):
+    for row in facts.get("work", ()):
         row["owner"], row["ttl"] = (owner, ttl) if row["state"] == "leased" else ("", 0)
-    for table, statement in _inserts.items():
-        unit.many(f"insert into {table} {statement}", [{"run": run, **row} for row in case.rows.get(table, ())])
-    unit.many(
-        "delete from due where tenant = :tenant and kind = :kind and ref = :ref",
-        [{"kind": row["kind"], "ref": row["ref"]} for row in case.rows.get("due_done", ())],
-    )
+    return facts

@@ -1,4 +1,4 @@
-"""Stored journals: read row by row, each found to be what its own chain says, and append as one row for one commit."""
+"""Stored journals: read row by row, each found to be what its own chain says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from engine.errors import BrokenJournal
 from engine.journal.events import FIRST_PREV, Entry, decode_row, entry_bytes, link
-from engine.journal.history import History
 from governance.store.unit import Unit
 
 
@@ -62,13 +61,3 @@ def check_end(stored: Stored, events: int, head: bytes) -> None:
         reason = f"the run says {events} events with head {head.hex()[:16]}, its journal ends otherwise"
         raise BrokenJournal("J-1", reason, sequence=len(stored.entries))
 
-
-def append(unit: Unit, run: str, history: History) -> None:
-    """The pending entries of a history as the row of this commit; the key refuses a second row from the same sequence on."""
-    pending = history.pending()
-    if not pending:
-        return
-    unit.run(
-        "insert into journal (tenant, run, first_seq, events, body, head) values (:tenant, :run, :seq, :n, :body, :head)",
-        run=run, seq=pending[0].sequence, n=len(pending), body=history.row(), head=history.head,
-    )  # fmt: skip

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from engine.errors import CallerError, Conflict, OperatorError
+from governance.store.case import FenceLost
 from governance.store.migrate import driver_url, head
 
 if TYPE_CHECKING:
@@ -131,6 +132,14 @@ class Database:
             raise CallerError("a value cannot be stored: it holds half a character", code="bad_value") from error
         except exc.IntegrityError as error:
             raise Conflict(str(error.orig).splitlines()[0], code=_constraint(error)) from error
+        except exc.DatabaseError as error:
+            # What the function commit_facts refuses by itself.
+            state, reason = getattr(error.orig, "sqlstate", ""), str(error.orig).splitlines()[0]
+            if state == "TK002":
+                raise Conflict(reason, code="version") from error
+            if state == "TK003":
+                raise FenceLost(reason) from error
+            raise
 
     def self_test(self) -> None:
         """Refuse to run with a role that could see another tenant, or on a schema of another release."""

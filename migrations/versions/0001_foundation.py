@@ -219,6 +219,135 @@ do $$ declare t text; begin
 end $$;
 """
 
+# A decision's whole commit in one call. `f` holds an array of rows under the name of each table, bytes as `\\x` and hexadecimal
+# digits; it stands or falls as one. Plans are pinned to the keys, because a session may have made them when a table was empty.
+COMMIT = """
+create function commit_facts(f jsonb) returns bigint language plpgsql
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+  t text := nullif(current_setting('tk.tenant', true), '');
+  one record;
+  mine boolean;
+  kept bigint := 0;
+begin
+  for one in select * from jsonb_to_recordset(f->'runs') as r(run text, base_events int, base_chain int, events int, head bytea,
+      status text, state text, chain_seq int, chain_head bytea, writes int, cancel_requested boolean, now timestamptz, ended boolean,
+      advanced boolean, waits_for text, waits_until timestamptz) loop
+    update run set events = one.events, head = one.head, status = one.status, state = one.state, chain_seq = one.chain_seq,
+           chain_head = one.chain_head, writes = one.writes, cancel_requested = one.cancel_requested,
+           started_at = coalesce(started_at, case when one.events > 0 then one.now end),
+           ended_at = case when one.ended then coalesce(ended_at, one.now) end,
+           error = case when one.advanced then '' else error end, waits_for = one.waits_for, waits_until = one.waits_until
+     where tenant = t and run = one.run and events = one.base_events and chain_seq = one.base_chain;
+    if not found then raise exception 'run % moved', one.run using errcode = 'TK002'; end if;
+  end loop;
+  for one in select * from jsonb_to_recordset(f->'leases') as l(run text, item text, stage text, owner text, epoch bigint,
+      done boolean, live boolean) loop
+    if one.done then
+      delete from work where tenant = t and run = one.run and item = one.item and stage = one.stage and owner = one.owner
+         and epoch = one.epoch and state = 'leased' and (not one.live or lease_until > clock_timestamp());
+      mine := found;
+    else
+      perform 1 from work where tenant = t and run = one.run and item = one.item and stage = one.stage and owner = one.owner
+         and epoch = one.epoch and state = 'leased' and (not one.live or lease_until > clock_timestamp()) for update;
+      mine := found;
+    end if;
+    if not mine then raise exception 'the lease on % of % was taken over', one.stage, one.run using errcode = 'TK003'; end if;
+  end loop;
+  for one in select * from jsonb_to_recordset(f->'seen') as s(revision text, "freeze" text, persons text[]) loop
+    perform 1 from tenant n join policy p on p.tenant = n.tenant and p.state = 'active' where n.tenant = t
+        and not n.kill_switch and n.freeze_id = one."freeze" and p.revision = one.revision and not exists
+        (select from person h where h.tenant = t and h.person = any(one.persons) and not h.active);
+    if not found then raise exception 'what the permit rests on has changed' using errcode = 'TK002'; end if;
+  end loop;
+  delete from work w using jsonb_populate_recordset(null::work, f->'work_done') d
+   where w.tenant = t and w.run = d.run and w.item = d.item and w.stage = d.stage;
+  insert into journal (tenant, run, first_seq, events, body, head)
+    select t, r.run, r.first_seq, r.events, r.body, r.head from jsonb_populate_recordset(null::journal, f->'journal') r;
+  insert into entry_pending (tenant, chain, chain_seq, body, leaf)
+    select t, r.chain, r.chain_seq, r.body, r.leaf from jsonb_populate_recordset(null::entry_pending, f->'entries') r;
+  insert into payload (tenant, run, digest, body)
+    select t, r.run, r.digest, r.body from jsonb_populate_recordset(null::payload, f->'payload') r on conflict do nothing;
+  insert into promise
+    select (jsonb_populate_record(null::promise, r || jsonb_build_object('tenant', t))).* from jsonb_array_elements(f->'promise') r
+    on conflict (tenant, run, promise) do update set step = excluded.step, step_index = excluded.step_index, tool = excluded.tool,
+      key = excluded.key, kind = excluded.kind, state = excluded.state, attempt = excluded.attempt,
+      started_at = excluded.started_at, rev = excluded.rev, approval = excluded.approval, verdict_n = excluded.verdict_n,
+      last_error = excluded.last_error, next_eligible_at = excluded.next_eligible_at, deadline_at = excluded.deadline_at,
+      result = excluded.result;
+  if f ? 'snapshot' then
+    insert into snapshot (tenant, run, events, body, sha256)
+      select t, r.run, r.events, r.body, r.sha256 from jsonb_populate_recordset(null::snapshot, f->'snapshot') r
+      on conflict (tenant, run) do update set events = excluded.events, body = excluded.body, sha256 = excluded.sha256;
+  end if;
+  if f ? 'action' then
+    insert into action (tenant, run, promise, rev, digest, body)
+      select t, r.run, r.promise, r.rev, r.digest, r.body from jsonb_populate_recordset(null::action, f->'action') r;
+  end if;
+  if f ? 'verdict' then
+    insert into verdict (tenant, run, promise, n, purpose, effect, action_digest, revision, body, input, findings)
+      select t, r.run, r.promise, r.n, r.purpose, r.effect, r.action_digest, r.revision, r.body, r.input, r.findings
+        from jsonb_populate_recordset(null::verdict, f->'verdict') r;
+  end if;
+  if f ? 'intent' then
+    insert into intent (tenant, key, turn, run, promise, action_digest)
+      select t, r.key, r.turn, r.run, r.promise, r.action_digest from jsonb_populate_recordset(null::intent, f->'intent') r;
+  end if;
+  if f ? 'receipt' then
+    insert into receipt (tenant, key, attempt, n, run, promise, status, action_digest, body, signature, key_id)
+      select t, r.key, r.attempt, r.n, r.run, r.promise, r.status, r.action_digest, r.body, r.signature, r.key_id
+        from jsonb_populate_recordset(null::receipt, f->'receipt') r;
+  end if;
+  if f ? 'approval_status' then
+    update approval a set status = s.status, decided_at = clock_timestamp()
+      from jsonb_populate_recordset(null::approval, f->'approval_status') s where a.tenant = t and a.approval = s.approval;
+  end if;
+  if f ? 'approval' then
+    insert into approval (tenant, approval, run, promise, action_digest, card_digest, tier, keys, body, card, verdict_n, status,
+        requested_at, expires_at)
+      select t, r.approval, r.run, r.promise, r.action_digest, r.card_digest, r.tier, r.keys, r.body, r.card, r.verdict_n, 'requested',
+        r.requested_at, r.expires_at from jsonb_populate_recordset(null::approval, f->'approval') r;
+  end if;
+  if f ? 'vote' then
+    insert into vote
+      select (jsonb_populate_record(null::vote, r || jsonb_build_object('tenant', t))).* from jsonb_array_elements(f->'vote') r;
+  end if;
+  if f ? 'card' then
+    insert into card (tenant, approval) select t, r.approval from jsonb_populate_recordset(null::card, f->'card') r;
+  end if;
+  if f ? 'bundle' then
+    insert into bundle (tenant, run, state, checkpoint_size)
+      select t, r.run, 'frozen', 0 from jsonb_populate_recordset(null::bundle, f->'bundle') r on conflict do nothing;
+  end if;
+  if f ? 'due' then
+    insert into due (tenant, kind, ref, at, run)
+      select t, r.kind, r.ref, r.at, r.run from jsonb_populate_recordset(null::due, f->'due') r
+      on conflict (tenant, kind, ref) do update set at = excluded.at;
+  end if;
+  if f ? 'due_done' then
+    delete from due d using jsonb_populate_recordset(null::due, f->'due_done') r
+     where d.tenant = t and d.kind = r.kind and d.ref = r.ref;
+  end if;
+  for one in select * from jsonb_to_recordset(f->'work') as w(run text, item text, stage text, workspace text, state text, wait float8,
+      faults int, owner text, ttl float8) loop
+    insert into work (tenant, run, item, stage, workspace, state, rank, eligible_at, faults, owner, epoch, lease_until)
+      values (t, one.run, one.item, one.stage, one.workspace, one.state, (extract(epoch from clock_timestamp()) * 1000000)::bigint,
+        clock_timestamp() + make_interval(secs => one.wait), one.faults, one.owner,
+        (extract(epoch from clock_timestamp()) * 1000000)::bigint, clock_timestamp() + make_interval(secs => one.ttl))
+      on conflict (tenant, run, item, stage) do update set state = excluded.state, eligible_at = excluded.eligible_at,
+        faults = excluded.faults, owner = excluded.owner, epoch = greatest(work.epoch + 1, excluded.epoch),
+        lease_until = excluded.lease_until
+      returning case when state = 'leased' then epoch else kept end into kept;
+  end loop;
+  with o as (insert into outbox (tenant, kind, ref, body)
+      select t, r.kind, r.ref, r.body from jsonb_populate_recordset(null::outbox, f->'outbox') r returning tenant, id)
+    insert into outbox_due (tenant, id) select tenant, id from o;
+  return kept;
+end $$;
+revoke execute on function commit_facts(jsonb) from public;
+grant execute on function commit_facts(jsonb) to tk_app;
+"""
+
 TENANT_TABLES = (
     "tenant workspace person identity grp membership route signing_key installation connection source policy template run chain "
     "journal snapshot payload promise work due action verdict approval vote refusal intent receipt card outbox outbox_due inbox "
@@ -245,7 +374,7 @@ DISPATCH = ("work", "route", "due", "outbox_due", "audit_head")
 def upgrade() -> None:
     op.execute("set local lock_timeout = '4s'")
     op.execute("set local statement_timeout = '5s'")
-    for block in (ROLES, PEOPLE, RUNS, GATE, LOG, GUARDS):
+    for block in (ROLES, PEOPLE, RUNS, GATE, LOG, GUARDS, COMMIT):
         op.execute(block)
     mine = "tenant = nullif(current_setting('tk.tenant', true), '')"
     for table in TENANT_TABLES:
