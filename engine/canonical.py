@@ -12,7 +12,9 @@ import json
 import math
 import re
 import struct
+from functools import lru_cache
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any, NoReturn
 
 from engine.errors import CallerError
@@ -21,6 +23,7 @@ from engine.limits import cbor_bytes_max, cbor_depth_max, int_max, json_bytes_ma
 _key = re.compile(r"[a-z][a-z0-9_]*")
 _unmarked = bytes(set(range(256)) - set(b'"[]{}'))
 _levels = {byte: 1 if byte in b"[{" else -1 for byte in b"[]{}"}
+_is_key = lru_cache(maxsize=2048)(_key.fullmatch)
 _head_sizes = ((24, ">B"), (25, ">H"), (26, ">I"), (27, ">Q"))
 
 
@@ -69,7 +72,10 @@ def _put(out: bytearray, value: Any, depth: int) -> None:
     kind = type(value)
     if kind is str:
         raw = _utf8(value)
-        _head(out, 3, len(raw))
+        if len(raw) < 24:
+            out.append(0x60 | len(raw))
+        else:
+            _head(out, 3, len(raw))
         out += raw
     elif kind is int:
         if value >= 0:
@@ -106,14 +112,22 @@ def _put_map(out: bytearray, value: dict[Any, Any], depth: int) -> None:
     for name, item in value.items():
         if type(name) is not str:
             _bad("a map key is a string")
-        head = bytearray()
-        _put(head, name, depth)
-        pairs.append((bytes(head), item))
-    pairs.sort(key=lambda pair: pair[0])
+        pairs.append((_known_key(name) if len(name) <= 40 else _key_bytes(name), item))
+    pairs.sort(key=_first)
     _head(out, 5, len(pairs))
     for raw, item in pairs:
         out += raw
         _put(out, item, depth + 1)
+
+
+def _key_bytes(name: str) -> bytes:
+    out = bytearray()
+    _put(out, name, 0)
+    return bytes(out)
+
+
+_known_key = lru_cache(maxsize=2048)(_key_bytes)  # our own maps have some hundred keys, met again and again
+_first = itemgetter(0)
 
 
 def _utf8(value: str) -> bytes:
@@ -247,21 +261,21 @@ def _bad(reason: str) -> NoReturn:
 def jcs(value: Any) -> bytes:
     """RFC 8785 bytes of a value of our profile; a value outside the profile is an error, never a guess."""
     _check_profile(value, 0)
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    return _utf8(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
 
 
 def _check_profile(value: Any, depth: int) -> None:
     kind = type(value)
     if kind is str:
-        _utf8(value)
-    elif kind is int:
+        return
+    if kind is int:
         if abs(value) > int_max:
             _bad("an integer is below 2^53 in size; write larger numbers as strings")
     elif kind is dict:
         if depth >= json_depth_max:
             _bad(f"nested at most {json_depth_max} deep")
         for name, item in value.items():
-            if type(name) is not str or not _key.fullmatch(name):
+            if type(name) is not str or not _is_key(name):
                 _bad(f"key {name!r} is not ASCII snake_case")
             _check_profile(item, depth + 1)
     elif kind is list or kind is tuple:

@@ -56,6 +56,10 @@ from governance.web.app import Application, application
 from governance.web.seams import Seams as WebSeams
 from governance.worker import Hands, Worker
 
+connection_seconds_max = (
+    1.0  # every operation of a run asks where its system is; a changed address or secret holds after this
+)
+
 
 @dataclass
 class Parts:
@@ -88,7 +92,18 @@ class Parts:
     # --- the outside --------------------------------------------------------------------------------------------------
 
     def connection_of(self, tenant: str, connector: str) -> Connection:
-        """Where a tenant's instance is; missing is the operator's or an owner's to mend."""
+        """Where a tenant's instance is, as of a second ago at most; missing is the operator's or an owner's to mend."""
+        at, found = self._connections.get((tenant, connector), (-1.0, None))
+        if found is None or clock.monotonic() - at > connection_seconds_max:
+            at, found = clock.monotonic(), self._read_connection(tenant, connector)
+            self._connections[tenant, connector] = at, found
+        return found
+
+    @cached_property
+    def _connections(self) -> dict[tuple[str, str], tuple[float, Connection | None]]:
+        return {}
+
+    def _read_connection(self, tenant: str, connector: str) -> Connection:
         with self.database.unit(tenant, write=False) as unit:
             found = templates.connection(unit, connector)
         if found is None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, replace
+from functools import partial
 
 from engine.errors import BrokenJournal, Conflict, OperatorError, TwokeysError
 from engine.gate.permit import Permit
@@ -66,6 +67,7 @@ class _Drive:
     done: tuple[Permit, Outcome] | None = None  # performed, its receipt not yet committed
     opinion: Opinion | None = None  # given while the receipt was being committed
     turns: int = 0  # of a function since the last commit
+    contested: bool = False  # the last decision was not the one that was written
 
 
 class Worker:
@@ -256,6 +258,7 @@ class Worker:
     def _again(self, drive: _Drive) -> None:
         fresh = self._load(drive.lease)
         drive.case, drive.around, drive.read_at, drive.opinion = fresh.case, fresh.around, fresh.read_at, None
+        drive.contested = True
 
     def _save_receipt(self, drive: _Drive) -> None:
         """The effect is done and something after it failed: its receipt is committed alone, unless another worker has taken over."""
@@ -292,7 +295,7 @@ class Worker:
         if kept:
             item, stage = kept[-1]["item"], kept[-1]["stage"]
             held = replace(drive.lease, item=item, stage=stage, epoch=epoch, owner=self._name, faults=0)
-        drive.lease, drive.done, drive.turns = held, None, 0
+        drive.lease, drive.done, drive.turns, drive.contested = held, None, 0, False
         if kept:
             drive.until = begun + self._ttl
         self._held[threading.get_ident()] = held
@@ -437,9 +440,10 @@ class Worker:
         if clock.monotonic() - drive.read_at > around_seconds_max:
             with self._database.unit(drive.lease.tenant, write=False) as unit:
                 drive.around, drive.read_at = around.load(unit, drive.case), clock.monotonic()
+        ask = partial(self._hands.judge.opinion, drive.case, drive.around, promise, found, contested=drive.contested)
         if drive.done is None:
-            return self._hands.judge.opinion(drive.case, drive.around, promise, found)
-        future: Future[Opinion] = self._side.submit(self._hands.judge.opinion, drive.case, drive.around, promise, found)
+            return ask()
+        future: Future[Opinion] = self._side.submit(ask)
         try:
             return future.result(hold_receipt_seconds_max)
         except NotYet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from engine.canonical import decode, encode, sha256, tagged
@@ -63,7 +64,7 @@ class Field:
     classification: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Action:
     """A side effect as proposed, complete: what keys bind to and what runs. `body` is stored; the digest is over it."""
 
@@ -98,12 +99,12 @@ class Action:
         value["preconditions"] = [list(pair) for pair in self.preconditions]
         return value
 
-    @property
+    @cached_property
     def body(self) -> bytes:
         """The bytes that are stored and hashed."""
         return encode(self.to_value())
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """What keys, verdicts, intents and permits are bound to."""
         return action_digest(self.body)

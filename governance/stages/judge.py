@@ -109,8 +109,13 @@ class Judge:
         self._random_bytes = random_bytes
         self._monotonic = monotonic
 
-    def opinion(self, case: Case, around: Around, promise: str, found: Recorded | None) -> Opinion:
-        """Read the world, look for an earlier success, ask policy. Nothing is changed anywhere."""
+    def opinion(
+        self, case: Case, around: Around, promise: str, found: Recorded | None, *, contested: bool = False
+    ) -> Opinion:
+        """Read the world, look for an earlier success, ask policy. Nothing is changed anywhere.
+
+        `contested` says that somebody else wrote what the last opinion would have written.
+        """
         invoke = case.history.invoke(case.promise_id(promise))
         assert invoke is not None
         proposal = proposal_from(case.payloads[reference_of(invoke.scheduled.input)])
@@ -118,7 +123,10 @@ class Judge:
             action = self._action(case, promise, proposal)
         except CannotLook as error:
             return Opinion(promise, proposal, None, None, cannot=error.outcome)
-        keyed = self._key_state_of(action.tenant, action.key)
+        # A key by position is its promise's own, so before the first attempt there is nothing under it; the intent's
+        # constraint would find out if there were.
+        first = not proposal.key and case.promises[promise].attempt == 0 and not contested
+        keyed = _nothing_known if first else self._key_state_of(action.tenant, action.key)
         if keyed.success is not None or _held_elsewhere(keyed.holder, action):
             return Opinion(promise, proposal, action, None, keyed=keyed)
         row = case.promises[promise]

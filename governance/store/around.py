@@ -91,28 +91,32 @@ class KeyState:
     receipts: Mapping[int, int]  # attempt -> newest n, over every run that held the key
 
 
+_key_state = """
+select s.run, s.promise, s.action, s.body, s.signature, s.key_id, h.run, h.promise, h.turn, h.free, r.newest
+  from (select 1) one
+  left join lateral (
+    select r.run, r.promise, a.body as action, r.body, r.signature, r.key_id from receipt r
+      join action a on a.tenant = r.tenant and a.run = r.run and a.promise = r.promise and a.digest = r.action_digest
+     where r.tenant = :tenant and r.key = :key and r.status = 'ok' limit 1) s on true
+  left join lateral (
+    select i.run, i.promise, i.turn, p.state in ('failed_terminal', 'canceled') and coalesce(
+             (select r.status from receipt r where r.tenant = i.tenant and r.key = i.key and r.run = i.run
+               order by r.attempt desc, r.n desc limit 1), '') not in ('', 'unknown') as free
+      from intent i join promise p on p.tenant = i.tenant and p.run = i.run and p.promise = i.promise
+     where i.tenant = :tenant and i.key = :key order by i.turn desc limit 1) h on true
+  left join lateral (
+    select array_agg(array[attempt, n]) as newest from
+      (select attempt, max(n) as n from receipt where tenant = :tenant and key = :key group by attempt) each) r on true
+"""
+
+
 def key_state(unit: Unit, key: str) -> KeyState:
     """What the next attempt under this key has to know."""
-    row = unit.one(
-        "select r.run, r.promise, a.body, r.body, r.signature, r.key_id from receipt r join action a on a.tenant = r.tenant and "
-        "a.run = r.run "
-        "and a.promise = r.promise and a.digest = r.action_digest where r.tenant = :tenant and r.key = :key and r.status = 'ok' limit 1",
-        key=key,
+    row = unit.one(_key_state, key=key)
+    assert row is not None
+    happened, held, newest = row[0] is not None, row[6] is not None, row[10] or []
+    return KeyState(
+        Success(row[0], row[1], action_from(bytes(row[2])), bytes(row[3]), bytes(row[4]), row[5]) if happened else None,
+        Holder(row[6], row[7], row[8], row[9]) if held else None,
+        dict(newest),
     )
-    success = (
-        None
-        if row is None
-        else Success(row[0], row[1], action_from(bytes(row[2])), bytes(row[3]), bytes(row[4]), row[5])
-    )
-    held = unit.one(
-        "select i.run, i.promise, i.turn, p.state in ('failed_terminal', 'canceled') and coalesce((select r.status from receipt r "
-        "where r.tenant = i.tenant and r.key = i.key and r.run = i.run order by r.attempt desc, r.n desc limit 1), '') not in "
-        "('', 'unknown') "
-        "from intent i join promise p on p.tenant = i.tenant and p.run = i.run and p.promise = i.promise "
-        "where i.tenant = :tenant and i.key = :key order by i.turn desc limit 1",
-        key=key,
-    )
-    receipts = unit.all(
-        "select attempt, max(n) from receipt where tenant = :tenant and key = :key group by attempt", key=key
-    )
-    return KeyState(success, None if held is None else Holder(*held), {row[0]: row[1] for row in receipts})

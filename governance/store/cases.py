@@ -81,27 +81,46 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
     stored = journals.read(unit, run)
     journals.check_end(stored, int(rest[6]), bytes(rest[8]))
     history = History.load(PromiseId(run), stored.entries, head=stored.head)
-    return Case(
-        origin=Origin(**values), history=history, frame=_frame(unit, run, history.version), promises=_promises(unit, run),
-        payloads={bytes(r[0]): bytes(r[1]) for r in unit.all("select digest, body from payload where tenant = :tenant and run = "
-                                                             ":run", run=run)},
-        chain_seq=rest[0], chain_head=bytes(rest[1]), writes=rest[2], cancel_requested=rest[3], ended=rest[4], state=rest[5],
+    case = Case(
+        origin=Origin(**values), history=history, frame=None, promises={}, payloads=_payloads(unit, run), chain_seq=rest[0],
+        chain_head=bytes(rest[1]), writes=rest[2], cancel_requested=rest[3], ended=rest[4], state=rest[5],
         now=rest[7].astimezone(datetime.UTC), base_events=history.version, base_chain=rest[0], stored=list(stored.entries),
-        verdicts_n={
-            row[0]: row[1]
-            for row in unit.all("select promise, max(n) from verdict where tenant = :tenant and run = :run group by promise", run=run)
-        },
-        action_digests={
-            row[0]: bytes(row[1])
-            for row in unit.all(
-                "select distinct on (promise) promise, digest from action where tenant = :tenant and run = :run order by promise, rev desc",
-                run=run,
-            )
-        },
-        receipts_n={(r[0], r[1]): r[2] for r in unit.all(
-            "select key, attempt, max(n) from receipt where tenant = :tenant and key in (select key from promise "
-                "where tenant = :tenant and run = :run and key <> '') group by key, attempt", run=run)},
+        verdicts_n={}, action_digests={}, receipts_n={},
     )  # fmt: skip
+    if history.version:  # before its first event a run has nothing but what it was started with
+        _fill(unit, case)
+    return case
+
+
+def _fill(unit: Unit, case: Case) -> None:
+    run = case.origin.run
+    case.frame, case.promises = _frame(unit, run, case.base_events), _promises(unit, run)
+    case.verdicts_n = {
+        row[0]: row[1]
+        for row in unit.all(
+            "select promise, max(n) from verdict where tenant = :tenant and run = :run group by promise", run=run
+        )
+    }
+    case.action_digests = {
+        row[0]: bytes(row[1])
+        for row in unit.all(
+            "select distinct on (promise) promise, digest from action where tenant = :tenant and run = :run order by promise, rev desc",
+            run=run,
+        )
+    }
+    case.receipts_n = {
+        (row[0], row[1]): row[2]
+        for row in unit.all(
+            "select key, attempt, max(n) from receipt where tenant = :tenant and key in (select key from promise "
+            "where tenant = :tenant and run = :run and key <> '') group by key, attempt",
+            run=run,
+        )
+    }  # fmt: skip
+
+
+def _payloads(unit: Unit, run: str) -> dict[bytes, bytes]:
+    rows = unit.all("select digest, body from payload where tenant = :tenant and run = :run", run=run)
+    return {bytes(row[0]): bytes(row[1]) for row in rows}
 
 
 def _frame(unit: Unit, run: str, version: int) -> Frame | None:
@@ -167,6 +186,10 @@ def _text(value: object) -> str:
     raise TypeError(f"{type(value).__name__} is in no table")
 
 
+def _row(run: str, promise: Promise) -> dict[str, Any]:
+    return {"run": run, **{name: getattr(promise, name) for name in _promise_columns}}
+
+
 def _facts(case: Case, leases: list[Lease], keeper: tuple[str, float]) -> dict[str, list[dict[str, Any]]]:
     """Rows by table, as the function `commit_facts` takes them."""
     run, pending, done = case.origin.run, case.history.pending(), set(case.work_done)
@@ -191,7 +214,7 @@ def _facts(case: Case, leases: list[Lease], keeper: tuple[str, float]) -> dict[s
         ],
         "entries": [{"chain": run, "chain_seq": seq, "body": body, "leaf": leaf} for seq, body, leaf in case.built],
         "payload": [{"run": run, "digest": digest, "body": body} for digest, body in case.new_payloads.items()],
-        "promise": [{"run": run, **asdict(case.promises[promise])} for promise in sorted(case.changed)],
+        "promise": [_row(run, case.promises[promise]) for promise in sorted(case.changed)],
         "outbox": [{"kind": kind, "ref": ref, "body": jcs(body)} for kind, ref, body in case.posts],
     }  # fmt: skip
     if pending:

@@ -60,4 +60,3 @@ def check_end(stored: Stored, events: int, head: bytes) -> None:
     if (events, head) != (len(stored.entries), stored.head):
         reason = f"the run says {events} events with head {head.hex()[:16]}, its journal ends otherwise"
         raise BrokenJournal("J-1", reason, sequence=len(stored.entries))
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from engine.errors import CallerError
 from engine.program.programs import Program, kind_of, program_from
@@ -96,7 +97,10 @@ def by_digest(unit: Unit, digest: bytes) -> Program:
     row = unit.one("select kind, body from template where tenant = :tenant and digest = :digest limit 1", digest=digest)
     if row is None:
         raise CallerError(f"no definition has the digest {digest.hex()[:16]}", code="unknown_definition")
-    return program_from(row[0], bytes(row[1]))
+    return _program(row[0], bytes(row[1]))
+
+
+_program = lru_cache(maxsize=256)(program_from)  # a program is as immutable as the bytes it is read from
 
 
 def listed(unit: Unit) -> list[Template]:

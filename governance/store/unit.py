@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy import exc
+from sqlalchemy import event, exc
 
 from engine.errors import CallerError, Conflict, OperatorError
+from governance import clock
 from governance.store.case import FenceLost
 from governance.store.migrate import driver_url, head
 
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 Row = Any
 # Looks at a run in the transaction that has just written it, and raises when it may not be committed.
 CommitCheck: TypeAlias = "Callable[[Unit, Case], None]"
+idle_seconds_max = 1.0  # a connection that was idle for longer may have been cut, and is asked before it is used
+# Parsed once; there are as many as the modules of this room write down.
+_statement = functools.lru_cache(maxsize=1024)(sa.text)
 
 # What a login could do past row-level security: by an attribute, as an owner of our tables, or by inheriting the dispatcher.
 _rights = sa.text("""
@@ -30,6 +35,11 @@ select rolsuper, rolbypassrls, rolname,
        exists (select from pg_roles d where d.rolname in ('tk_dispatch', 'tk_sequencer') and pg_has_role(d.oid, 'usage'))
   from pg_roles where rolname = current_user
 """)
+_one_moment = sa.text("set transaction isolation level repeatable read, read only")
+_enter = sa.text(
+    "select set_config('tk.tenant', :tenant, true), set_config('lock_timeout', :lock, true), "
+    "set_config('statement_timeout', :statement, true)"
+)
 
 
 class Unit:
@@ -42,12 +52,12 @@ class Unit:
 
     def run(self, sql: str, **values: Any) -> sa.CursorResult[Any]:
         """One statement; `:tenant` is always bound."""
-        return self._connection.execute(sa.text(sql), {"tenant": self.tenant, **values})
+        return self._connection.execute(_statement(sql), {"tenant": self.tenant, **values})
 
     def many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """One statement over rows, one round trip; nothing when there are none."""
         if rows:
-            self._connection.execute(sa.text(sql), [{"tenant": self.tenant, **row} for row in rows])
+            self._connection.execute(_statement(sql), [{"tenant": self.tenant, **row} for row in rows])
 
     def one(self, sql: str, **values: Any) -> Row | None:
         """The first row or None."""
@@ -74,13 +84,21 @@ class Database:
             driver_url(url),
             pool_size=pool,
             max_overflow=pool,
-            pool_pre_ping=True,
             pool_timeout=5,
             hide_parameters=True,
             connect_args={"connect_timeout": 5},
         )
+        event.listen(self._engine, "checkin", _put_down)
+        event.listen(self._engine, "checkout", self._take_up)
         self._count = threading.Lock()
         self.commits = 0  # WAL-writing transactions, for the commit budget
+
+    def _take_up(self, connection: Any, record: Any, _: object) -> None:
+        if clock.monotonic() - record.info.get("idle_since", 0.0) > idle_seconds_max:
+            try:
+                self._engine.dialect.do_ping(connection)
+            except self._engine.dialect.loaded_dbapi.Error as error:
+                raise exc.DisconnectionError from error  # the pool makes another
 
     @contextmanager
     def unit(
@@ -91,12 +109,9 @@ class Database:
             raise CallerError("a tenant is needed", field="tenant")
         with self._translated(), self._engine.begin() as connection:
             if not write:  # first, because a snapshot is taken with the first query
-                connection.execute(sa.text("set transaction isolation level repeatable read, read only"))
+                connection.execute(_one_moment)
             connection.execute(
-                sa.text(
-                    "select set_config('tk.tenant', :tenant, true), set_config('lock_timeout', :lock, true), "
-                    "set_config('statement_timeout', :statement, true)"
-                ),
+                _enter,
                 {
                     "tenant": tenant,
                     "lock": f"{int(lock_seconds * 1000)}ms",
@@ -185,6 +200,10 @@ class Database:
     def close(self) -> None:
         """Give the connections back."""
         self._engine.dispose()
+
+
+def _put_down(_: object, record: Any) -> None:
+    record.info["idle_since"] = clock.monotonic()
 
 
 def _operational(error: Exception) -> Exception:

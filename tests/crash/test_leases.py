@@ -51,12 +51,12 @@ def late_verdict_fails(error: Exception) -> Callable[[pytest.MonkeyPatch], None]
     def arrange(monkeypatch: pytest.MonkeyPatch) -> None:
         opinion, failed = Judge.opinion, []
 
-        def failing(judge: Judge, case: Any, around: Any, promise: str, found: Any) -> Any:
+        def failing(judge: Judge, case: Any, around: Any, promise: str, found: Any, **how: Any) -> Any:
             if promise == "1" and not failed:
                 failed.append(1)
                 time.sleep(2 * hold_receipt_seconds_max)
                 raise error
-            return opinion(judge, case, around, promise, found)
+            return opinion(judge, case, around, promise, found, **how)
 
         monkeypatch.setattr(Judge, "opinion", failing)
 

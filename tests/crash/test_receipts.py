@@ -62,12 +62,12 @@ def test_a_verdict_on_the_next_step_that_fails_does_not_cost_the_receipt(
 ) -> None:
     opinion, failed = Judge.opinion, []
 
-    def failing(judge: Judge, case: Any, around: Any, promise: str, found: Any) -> Any:
+    def failing(judge: Judge, case: Any, around: Any, promise: str, found: Any, **how: Any) -> Any:
         if promise == "1" and not failed:
             failed.append(1)
             time.sleep(late)
             raise error
-        return opinion(judge, case, around, promise, found)
+        return opinion(judge, case, around, promise, found, **how)
 
     monkeypatch.setattr(Judge, "opinion", failing)
     run = begin(world, notes("verdict", "first", "second"))
