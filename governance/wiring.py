@@ -25,6 +25,7 @@ from governance.commands.start import Start
 from governance.connectors.registry import Connection, Registry
 from governance.connectors.shipped import shipped as shipped_connectors
 from governance.connectors.slack import Posted
+from governance.evidence.fsck import Fsck
 from governance.evidence.sequence import Log, trust_text
 from governance.evidence.vault import Vault
 from governance.keys import derive, mac
@@ -290,6 +291,10 @@ class Parts:
         return Log(
             self.database, deployment=self.settings.deployment, signer=lambda tenant: self.secrets.signer(tenant, "log")
         )
+
+    @cached_property
+    def fsck(self) -> Fsck:
+        return Fsck(self.database, self.settings.deployment, self.secrets.verify)
 
     @cached_property
     def delivery(self) -> Delivery:

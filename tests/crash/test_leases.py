@@ -24,7 +24,6 @@ from tests.kit.seams import (
     before_commit,
     begin,
     during_call,
-    forget,
     intends,
     lose_the_answer,
     notes,
@@ -35,10 +34,9 @@ from tests.kit.world import World
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(world: World) -> Iterator[None]:
+def quiet() -> Iterator[None]:
     with capture_logs():
         yield
-    forget(world)
 
 
 def written(world: World) -> list[str]:

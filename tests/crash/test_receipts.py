@@ -20,24 +20,16 @@ from governance.stages.judge import Judge
 from governance.worker import Worker
 from tests.flow.test_a_governed_run import verify
 from tests.governance.stages.kit import receipts
-from tests.kit.seams import another, before_commit, begin, during_call, forget, killed, notes, work
+from tests.kit.seams import another, before_commit, begin, during_call, killed, notes, work
 from tests.kit.world import World
 
 BROKEN = (OperatorError("the database does not answer", code="database"), RuntimeError("a fault of ours"))
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def said() -> Iterator[list[Any]]:
     with capture_logs() as lines:
         yield lines
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(request: pytest.FixtureRequest, said: list[Any]) -> Iterator[None]:
-    worlds = [request.getfixturevalue(name) for name in ("world", "sealing_world") if name in request.fixturenames]
-    yield
-    for each in worlds:
-        forget(each)
 
 
 def written(world: World) -> list[str]:

@@ -16,7 +16,7 @@ from governance.stages import judge as judging
 from governance.store import cases
 from governance.store.dispatch import Dispatch
 from tests.governance.stages.kit import receipts
-from tests.kit.seams import before_commit, begin, during_call, forget, intends, notes
+from tests.kit.seams import before_commit, begin, during_call, intends, notes
 from tests.kit.servicenow import INCIDENT
 from tests.kit.world import World
 
@@ -25,10 +25,9 @@ NAMED = ', key: "sn:incident:update"'
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(world: World) -> Iterator[None]:
+def quiet() -> Iterator[None]:
     with capture_logs():
         yield
-    forget(world)
 
 
 def keys(world: World, run: str) -> list[str]:

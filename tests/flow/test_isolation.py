@@ -20,24 +20,16 @@ from governance.store import people, views
 from governance.store.entries import Sequencer
 from governance.store.unit import Unit
 from governance.web import story
-from tests.kit.seams import begin, forget, notes, work
+from tests.kit.seams import begin, notes, work
 from tests.kit.servicenow import ServiceNow as StandIn
 from tests.kit.slack import SlackSink
 from tests.kit.world import World, settle
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def said() -> Iterator[list[Any]]:
     with capture_logs() as lines:
         yield lines
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(request: pytest.FixtureRequest, said: list[Any]) -> Iterator[None]:
-    worlds = [request.getfixturevalue(name) for name in ("world", "sealing_world") if name in request.fixturenames]
-    yield
-    for each in worlds:
-        forget(each)
 
 
 @pytest.fixture
@@ -45,7 +37,7 @@ def rival(world: World, slack_sink: SlackSink, servicenow: StandIn) -> Iterator[
     """Another tenant of the same installation."""
     made = settle(world.parts, slack_sink, servicenow)
     yield made
-    forget(made)
+    made.forget()
 
 
 def spoil(world: World, run: str) -> None:
@@ -57,6 +49,7 @@ def spoil(world: World, run: str) -> None:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.inconsistent(reason="a run's own row says another number of events")
 def test_a_clock_of_a_broken_run_holds_back_no_other(world: World, said: list[Any]) -> None:
     runs = [world.start(ref=ref) for ref in ("broken", "sound")]
     for run in runs:
@@ -189,6 +182,7 @@ def test_signing_reads_what_is_new_and_not_the_whole_log(world: World, monkeypat
     assert costs == [(5, 5)] * 4, "as much as was new, however long the log has become"
 
 
+@pytest.mark.inconsistent(reason="a superuser has rewritten an entry")
 def test_a_stored_entry_that_was_changed_is_never_signed(
     world: World, rival: World, database: postgres.Database, postgres_server: postgres.Postgres, said: list[Any]
 ) -> None:

@@ -10,15 +10,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from governance.commands.decide import Answer
-from tests.kit.seams import forget
 from tests.kit.world import World
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(world: World) -> Iterator[None]:
+def quiet() -> Iterator[None]:
     with capture_logs():
         yield
-    forget(world)
 
 
 def send(world: World, rounds: int = 1) -> None:

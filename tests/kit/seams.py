@@ -157,10 +157,3 @@ def lose_the_answer(monkeypatch: pytest.MonkeyPatch, *, when: Callable[[Any], bo
 
     monkeypatch.setattr(Worker, "_commit", committed)
     return lost
-
-
-def forget(world: World) -> None:
-    """What a test leaves to be done later would be done in the next one."""
-    with world.parts.database.unit(world.tenant) as unit:
-        for table in ("work", "due", "outbox_due", "outbox"):
-            unit.run(f"delete from {table} where tenant = :tenant")

@@ -189,6 +189,12 @@ class World:
             assert answer.ok, answer
         return found
 
+    def forget(self) -> None:
+        """What a test leaves to be done later would be done in the next one."""
+        with self.parts.database.unit(self.tenant) as unit:
+            for table in ("work", "due", "outbox_due", "outbox"):
+                unit.run(f"delete from {table} where tenant = :tenant")
+
     # --- raw looks ----------------------------------------------------------------------------------------------------
 
     def rows(self, sql: str, **values: Any) -> list[dict[str, Any]]:
@@ -291,6 +297,7 @@ def world(parts: Parts, slack_sink: SlackSink, servicenow: ServiceNow) -> Iterat
     made = settle(parts, slack_sink, servicenow)
     yield made
     check_prefixes(parts.database, made.tenant)
+    made.forget()
 
 
 @pytest.fixture(scope="module")
@@ -310,3 +317,4 @@ def sealing_world(sealing_parts: Parts, slack_sink: SlackSink, servicenow: Servi
     made = settle(sealing_parts, slack_sink, servicenow)
     yield made
     check_prefixes(sealing_parts.database, made.tenant)
+    made.forget()
