@@ -41,6 +41,7 @@ from governance.slack.delivery import Delivery
 from governance.slack.endpoint import slack_routes
 from governance.slack.modals import Modals
 from governance.slack.outbox import Sender
+from governance.stages.child import Children
 from governance.stages.execute import Execute
 from governance.stages.hosts import Hosts
 from governance.stages.judge import Judge
@@ -242,6 +243,10 @@ class Parts:
         return Turns(self.hosts, catalog=lambda: self.registry.catalog, random_bytes=clock.random_bytes)
 
     @cached_property
+    def children(self) -> Children:
+        return Children(self.database, hash_key=self.hash_key, random_bytes=clock.random_bytes)
+
+    @cached_property
     def execute(self) -> Execute:
         return Execute(
             self.registry, executor=f"twokeys/{self.settings.deployment}", signer=lambda tenant: self.secrets.signer(tenant, "receipt"),
@@ -280,7 +285,7 @@ class Parts:
     @cached_property
     def worker(self) -> Worker:
         hands = Hands(
-            judge=self._judge, turns=self.turns, execute=self.execute, seal=self.seal, card_body=body_bytes,
+            judge=self._judge, turns=self.turns, children=self.children, execute=self.execute, seal=self.seal, card_body=body_bytes,
             console_url=self.console_url,
         )  # fmt: skip
         name = f"{self.process}-{clock.random_hex(4)}"

@@ -46,7 +46,7 @@ def ask(
     )  # fmt: skip
     shown = Recorded(
         asked=empty, votes=(), reasons=(), card_rev=1, verdict_n=verdict_n, rev=case.promises[action.promise].rev, action=action, verdict=v,
-        workflow=o.workflow, version=o.version, trigger=f"{o.trigger_type} {o.trigger_ref}", promise_state="waiting_approval",
+        workflow=o.workflow, version=case.code_version, trigger=f"{o.trigger_type} {o.trigger_ref}", promise_state="waiting_approval",
         promise_error="", decided_at=None,
     )  # fmt: skip
     body = card_body(

@@ -13,7 +13,9 @@ from engine.ids import PromiseId
 from engine.journal.events import Entry, decode_row
 from engine.journal.history import History
 from engine.journal.status import name as status_name
-from engine.kernel import opened
+from engine.kernel import Payload, opened
+from engine.ledger.entries import Fact
+from engine.limits import family_runs_max
 from engine.program.snapshot import Frame, frame_from
 from governance.store import entries, outbox
 from governance.store.case import Case, FenceLost, Origin, Promise
@@ -25,14 +27,12 @@ _promise_columns = tuple(f.name for f in fields(Promise))
 
 def insert(unit: Unit, origin: Origin, state: str) -> bool:
     """A new run, queued: no journal yet. False when its trigger has a run already."""
-    values = {f.name: getattr(origin, f.name) for f in fields(Origin) if f.name not in ("tenant", "created_at")}
+    names = [f.name for f in fields(Origin) if f.name not in ("tenant", "created_at")]
+    values = {name: getattr(origin, name) for name in names}
     return (
         unit.run(
-            "insert into run (tenant, run, workspace, workflow, version, definition, trigger_type, trigger_ref, started_by, "
-            "on_behalf_of, owner, salt_key, execution_key, input, head, chain_head, state) values (:tenant, :run, :workspace, "
-            ":workflow, :version, "
-            ":definition, :trigger_type, :trigger_ref, :started_by, :on_behalf_of, :owner, :salt_key, :execution_key, :input, "
-            ":zero, :zero, :state) "
+            f"insert into run (tenant, {', '.join(names)}, code, code_version, head, chain_head, state) values "
+            f"(:tenant, {', '.join(f':{name}' for name in names)}, :definition, :version, :zero, :zero, :state) "
             "on conflict do nothing",
             **values,
             zero=bytes(32),
@@ -40,6 +40,32 @@ def insert(unit: Unit, origin: Origin, state: str) -> bool:
         ).rowcount
         == 1
     )
+
+
+def begin(unit: Unit, origin: Origin, kept: Payload, facts: Iterable[Fact]) -> bool:
+    """A run with its input, its first entries and its first work; False and nothing of that when its trigger has a run already."""
+    if not insert(unit, origin, "queued"):
+        return False
+    unit.run(
+        "insert into payload (tenant, run, digest, body) values (:tenant, :run, :digest, :body)",
+        run=origin.run, digest=kept.commit, body=kept.body,
+    )  # fmt: skip
+    queue_first(unit, origin)
+    entries.note_run(unit, origin.run, list(facts))
+    return True
+
+
+def queued(origin: Origin, actor_type: str, trigger_ref: str) -> Fact:
+    """The first entry of a run; the reference that started it stands there as a MAC."""
+    return Fact(
+        "run.queued",
+        {"type": actor_type, "id": origin.started_by},
+        {
+            "workflow": origin.workflow, "version": origin.version, "definition_sha256": origin.definition.hex(),
+            "trigger_type": origin.trigger_type, "trigger_ref": trigger_ref, "workspace": origin.workspace,
+            "input_sha256": origin.input.hex(),
+        },
+    )  # fmt: skip
 
 
 def started_by(unit: Unit, workflow: str, kind: str, ref: str) -> str:
@@ -66,7 +92,8 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
     names = [f.name for f in fields(Origin)]
     row = unit.one(
         f"select {', '.join(names)}, chain_seq, chain_head, writes, cancel_requested, ended_at is not null, state, events, "
-        "clock_timestamp() from run where tenant = :tenant and run = :run" + (" for update" if lock else ""),
+        "clock_timestamp(), code, code_version from run where tenant = :tenant and run = :run"
+        + (" for update" if lock else ""),
         run=run,
     )
     if row is None:
@@ -84,6 +111,7 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
                                                              ":run", run=run)},
         chain_seq=rest[0], chain_head=bytes(rest[1]), writes=rest[2], cancel_requested=rest[3], ended=rest[4], state=rest[5],
         now=rest[7].astimezone(datetime.UTC), base_events=history.version, base_chain=rest[0], stored=stored,
+        code=bytes(rest[8]), code_version=rest[9],
         verdicts_n={
             row[0]: row[1]
             for row in unit.all("select promise, max(n) from verdict where tenant = :tenant and run = :run group by promise", run=run)
@@ -188,12 +216,12 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
         "update run set events = :events, head = :head, status = :status, state = :state, chain_seq = :seq, chain_head = :chain, "
         "writes = :writes, cancel_requested = :cancel, started_at = coalesce(started_at, case when :events > 0 then :now end), "
         "ended_at = case when :ended then coalesce(ended_at, :now) end, error = case when :advanced then '' else error end, "
-        "waits_for = :waits_for, waits_until = :waits_until "
+        "waits_for = :waits_for, waits_until = :waits_until, code = :code, code_version = :code_version "
         "where tenant = :tenant and run = :run and events = :base_events and chain_seq = :base_chain",
         run=o.run, events=case.history.version, head=case.history.head, status=_status(case), state=case.shown, seq=case.chain_seq,
         chain=case.chain_head, writes=case.writes, cancel=case.cancel_requested, ended=case.ended, now=case.now,
         base_events=case.base_events, base_chain=case.base_chain, advanced=("", "advance") in case.work_done,
-        waits_for=waits_for, waits_until=waits_until,
+        waits_for=waits_for, waits_until=waits_until, code=case.code, code_version=case.code_version,
     ).rowcount  # fmt: skip
     if moved != 1:
         raise Conflict(f"run {o.run} moved", code="version")
@@ -212,6 +240,8 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
             run=o.run, n=case.history.version, body=body, sha=sha256(body),
         )  # fmt: skip
     _write_rows(unit, case, keeper)
+    _begin_children(unit, case)
+    _tell_family(unit, case)
     entries.put_built(unit, o.run, case.built)
     for kind, ref, post in case.posts:
         outbox.put(unit, kind, ref, post)
@@ -232,8 +262,65 @@ def _still_permitted(unit: Unit, case: Case) -> None:
         "(select 1 from person h where h.tenant = :tenant and h.person = any(:persons) and not h.active)",
         freeze=seen.freeze, revision=seen.revision, persons=list(seen.persons),
     )  # fmt: skip
-    if found is None:
+    if found is None or writes_of_others(unit, case, lock=True) != seen.writes_of_others:
         raise Conflict("what the permit rests on has changed", code="version")
+
+
+def writes_of_others(unit: Unit, case: Case, *, lock: bool = False) -> int:
+    """How often the other runs of its family have written: the cap of a run holds over it and its children together.
+
+    With `lock` the family's first run is held, so that of two that write at once the second finds what the first did. It
+    is locked after the run's own row, and whoever holds it waits for no other run: the order cannot close a circle.
+    """
+    origin = case.origin
+    if not case.has_family:
+        return 0
+    if lock:
+        unit.run("select 1 from run where tenant = :tenant and run = :root for update", root=origin.root)
+    row = unit.one(
+        "select coalesce(sum(writes), 0) from run where tenant = :tenant and root = :root and run <> :run",
+        root=origin.root, run=origin.run,
+    )  # fmt: skip
+    return int(row[0]) if row else 0
+
+
+def _begin_children(unit: Unit, case: Case) -> None:
+    if not case.births:
+        return
+    root = case.origin.root
+    unit.run("select 1 from run where tenant = :tenant and run = :root for update", root=root)
+    row = unit.one("select count(*) from run where tenant = :tenant and root = :root", root=root)
+    if row is None or row[0] + len(case.births) > family_runs_max:
+        raise Conflict("the family has grown meanwhile", code="version")
+    for birth in case.births:
+        o = birth.origin
+        active = unit.one(
+            "select 1 from template where tenant = :tenant and name = :name and digest = :digest and state = 'active' for share",
+            name=o.workflow, digest=o.definition,
+        )  # fmt: skip
+        if active is None:
+            raise Conflict(f"{o.workflow} was published anew meanwhile", code="version")
+        if not begin(unit, o, birth.input, birth.facts):
+            raise BrokenJournal("child", f"operation {o.parent_promise} of run {o.parent} has a child already")
+
+
+def _tell_family(unit: Unit, case: Case) -> None:
+    # Only work is left for the others, never a change of their rows: no transaction holds two runs of a family but the
+    # first one and its own.
+    rank = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+    if case.releases_children:
+        unit.run(
+            "insert into work (tenant, run, item, stage, workspace, state, rank) select tenant, run, '', 'cancel', workspace, 'ready', "
+            f"{rank} from run where tenant = :tenant and parent = :run and ended_at is null and not cancel_requested "
+            "on conflict do nothing",
+            run=case.origin.run,
+        )
+    if case.wakes_parent:
+        unit.run(
+            "insert into work (tenant, run, item, stage, workspace, state, rank) values (:tenant, :parent, :item, 'advance', :workspace, "
+            f"'ready', {rank}) on conflict do nothing",
+            parent=case.origin.parent, item=case.origin.parent_promise, workspace=case.origin.workspace,
+        )  # fmt: skip
 
 
 def _fence(unit: Unit, case: Case, leases: list[Lease]) -> None:

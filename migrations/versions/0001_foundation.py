@@ -79,6 +79,8 @@ create table run (
   version text not null, definition bytea not null, trigger_type text not null, trigger_ref text not null,
   started_by text not null, on_behalf_of text not null default '', owner text not null,
   salt_key bytea not null, execution_key text not null, input bytea not null,
+  code bytea not null, code_version text not null,
+  root text not null, parent text not null default '', parent_promise text not null default '', depth int not null default 0,
   events int not null default 0, head bytea not null, status text not null default '', state text not null default 'queued',
   chain_seq int not null default 0, chain_head bytea not null, writes int not null default 0,
   cancel_requested boolean not null default false, error text not null default '',
@@ -88,6 +90,8 @@ create table run (
 create unique index run_trigger on run (tenant, workflow, trigger_type, trigger_ref);
 create index run_recent on run (tenant, created_at desc, run);
 create index run_open on run (tenant) where ended_at is null;
+create index run_family on run (tenant, root);
+create unique index run_child on run (tenant, parent, parent_promise) where parent <> '';
 create table chain (
   tenant text not null references tenant, chain text not null, seq int not null, head bytea not null,
   primary key (tenant, chain)) with (fillfactor = 70);
@@ -109,7 +113,7 @@ create table promise (
   last_error text not null default '', next_eligible_at timestamptz, deadline_at timestamptz,
   result bytea, primary key (tenant, run, promise), foreign key (tenant, run) references run) with (fillfactor = 70);
 create table work (
-  tenant text not null, run text not null, item text not null, stage text not null check (stage in ('advance','judge','ask','execute','seal')),
+  tenant text not null, run text not null, item text not null, stage text not null check (stage in ('advance','judge','ask','execute','seal','cancel')),
   workspace text not null, state text not null check (state in ('ready','leased','parked')), rank bigint not null,
   eligible_at timestamptz not null default clock_timestamp(), faults int not null default 0,
   owner text not null default '', epoch bigint not null default 0, lease_until timestamptz,

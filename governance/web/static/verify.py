@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 847a3448e9dd3904ec01be2020da6c796903c6504439d01bd68968f5b6906071
+Digest of the parts: 3842cde0a6b0ad433e57eadb1924ed4e48c7eab62a13ba3ce876f8f87d11e80d
 """
 
 from __future__ import annotations
@@ -138,6 +138,9 @@ entry_bytes_max = 65_535
 # Journal.
 signals_waiting_max = 1_000  # of one name, sent and not yet received
 turns_per_commit_max = 16  # of a function whose operations end at once
+child_depth_max = 8  # of runs that start runs: a recursion ends here
+family_runs_max = 1_000  # a run with its children and theirs: depth alone would let each of them start thousands
+child_input_bytes_max = json_bytes_max  # as at every other door by which a run is started
 attempts_max = 4  # seed 004's delays, cut to SE-5's three retries
 retries_max = attempts_max - 1
 retry_delays_seconds = (5, 30, 120)
@@ -182,6 +185,7 @@ slack_skew_seconds_max = 300
 
 assert heartbeat_seconds * 3 <= lease_seconds
 assert len(retry_delays_seconds) == retries_max
+assert child_depth_max < family_runs_max
 assert entry_bytes_soft < entry_bytes_max
 assert approval_seconds_min < approval_seconds_max
 assert policy_server_connect_seconds < policy_server_total_seconds
@@ -1234,6 +1238,12 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "step.failed": _words("promise step error_class"),
     "signal.sent": _words("person name delivery payload_sha256"),
     "cancel.requested": _words("person reason_sha256"),
+    "cancel.inherited": _words("run promise"),
+    "parent.named": _words("run promise depth"),
+    "child.started": _words("promise run workflow version definition_sha256"),
+    "child.ended": _words("promise run status error_class journal_version journal_head"),
+    "run.migrated": _words("person from_sha256 definition_sha256 version journal_version"),
+    "run.retried": _words("person count"),
     "run.closed": _words("status entries journal_version journal_head"),
     "evidence.sealed": _words("sha256 size key version_id"),
     "evidence.downloaded": _words("sha256 person"),
@@ -1254,7 +1264,7 @@ _body_keys = {kind: frozenset(keys) for kind, keys in CATALOGUE.items()}
 # What a body key holds; a key named in none of these holds text.
 _numbers = frozenset(
     _words(
-        "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery"
+        "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery depth"
     )
 )
 _flags = frozenset(_words("retryable reversible"))
@@ -1959,6 +1969,8 @@ PROOFS = "proofs.jsonl"
 CHECKPOINT = "checkpoint"
 WITHHELD = "withheld.json"
 DEFINITION = "definition.cbor"
+CODE_DIRECTORY = "code/"
+DEFINITION_TAG, COMPONENT_TAG = "twokeys/definition/v1", "twokeys/component/v1"
 JOURNAL = "journal.json"
 POLICIES = "policies/index.json"
 TRUST = "trust.txt"
@@ -1978,6 +1990,11 @@ _manifest_line = re.compile(r"([0-9a-f]{64})  (data/[A-Za-z0-9][A-Za-z0-9._/-]*)
 def payload_name(digest: str) -> str:
     """A committed document travels under the hash of its own bytes."""
     return f"{PAYLOAD_DIRECTORY}{digest}.json"
+
+
+def code_name(digest: str) -> str:
+    """Code that a run was moved to travels under the digest that the run was pinned to."""
+    return f"{CODE_DIRECTORY}{digest}.cbor"
 
 
 def receipt_name(digest: str) -> str:
@@ -2130,6 +2147,46 @@ def _from_hex(value: Any, code: str) -> bytes:
 
 
 def _bad_layout(code: str, reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code=code)
+
+
+# ================== engine.ledger.lineage =============================================================================
+
+"""What the entries of a run say of its parent and of the code that it was moved to, held against its journal and its files."""
+
+
+def check_parent(start: Mapping[str, Any], entries: Sequence[Entry]) -> None:
+    """The first event of the journal names the operation that started the run, and so do its entries."""
+    named = [(body["run"], body["promise"]) for body in _bodies(entries, "parent.named")] or [(entries[0].chain, "")]
+    inner = start.get("event")
+    said = inner.get("parent_id") if type(inner) is dict else None
+    if type(said) is not list or not said or [(said[0], ".".join(map(str, said[1:])))] != named:
+        _astray("journal-parent", "the journal names another parent than the entries of the run")
+
+
+def check_moves(entries: Sequence[Entry], code: Mapping[str, bytes | memoryview]) -> None:
+    """Each code that the run was moved to follows the one before it, and is here, and nothing else is."""
+    pinned, moved = entries[0].body["definition_sha256"], set()
+    for body in _bodies(entries, "run.migrated"):
+        name = code_name(body["definition_sha256"]).removeprefix(CODE_DIRECTORY)
+        if body["from_sha256"] != pinned:
+            _astray("code-order", f"the run was moved from {body['from_sha256'][:16]} and ran on {pinned[:16]}")
+        if name not in code:
+            _astray("code-missing", f"the code {name[:16]} that the run was moved to is not in the bundle")
+        pinned = body["definition_sha256"]
+        if tagged(COMPONENT_TAG, bytes(code[name])).hex() != pinned:
+            _astray("code-digest", f"{name[:16]} is not the code that the run was moved to")
+        moved.add(name)
+    foreign = sorted(code.keys() - moved)
+    if foreign:
+        _astray("code-foreign", f"the run was never moved to the code {foreign[0][:16]}")
+
+
+def _bodies(entries: Sequence[Entry], kind: str) -> list[dict[str, Any]]:
+    return [entry.body for entry in entries if entry.type == kind]
+
+
+def _astray(code: str, reason: str) -> NoReturn:
     raise BrokenLedger(reason, code=code)
 
 
@@ -2305,7 +2362,9 @@ class Story:
         self._receipts = receipts
         self._started = started
         self._tenant = self._run = ""
-        self._requester = ""
+        self._requester = self._trigger = self._parent = ""
+        self._children: dict[str, dict[str, Any]] = {}  # by promise, those whose end has not come
+        self._born: set[str] = set()
         self._proposals: dict[str, dict[str, Any]] = {}
         self._verdicts: dict[str, list[dict[str, Any]]] = {}
         self._effects: dict[str, list[Effect]] = {}
@@ -2316,6 +2375,9 @@ class Story:
         self.remarks: list[str] = []
         self._rules: dict[str, Callable[[Entry], None]] = {
             "run.queued": self._queued,
+            "parent.named": self._parented,
+            "child.started": self._child_started,
+            "child.ended": self._child_ended,
             "action.proposed": self._proposed,
             "verdict.given": self._judged,
             "approval.asked": self._asked,
@@ -2346,7 +2408,31 @@ class Story:
 
     def _queued(self, entry: Entry) -> None:
         self._tenant, self._run = entry.tenant, entry.chain
-        self._requester = entry.actor["id"]
+        self._requester, self._trigger = entry.actor["id"], entry.body["trigger_type"]
+
+    # --- family ----------------------------------------------------------------------------------------------------
+
+    def _parented(self, entry: Entry) -> None:
+        if self._trigger != "child" or self._parent or entry.chain_seq != 1:
+            _broken("parent-named", "a parent is named once, right at the start of a run that another one started")
+        self._parent = entry.body["run"]
+
+    def _child_started(self, entry: Entry) -> None:
+        promise = entry.body["promise"]
+        if promise in self._born:
+            _broken("child-twice", f"promise {promise[:40]} started two runs")
+        if (promise, 1) not in self._started:
+            _broken("child-journal", f"the journal does not start promise {promise[:40]}")
+        self._born.add(promise)
+        self._children[promise] = entry.body
+
+    def _child_ended(self, entry: Entry) -> None:
+        body = entry.body
+        started = self._children.pop(body["promise"], None)
+        if started is None or started["run"] != body["run"]:
+            _broken(
+                "child-other", f"run {body['run'][:40]} ended and is not the open child of promise {body['promise']}"
+            )
 
     def _proposed(self, entry: Entry) -> None:
         body = entry.body
@@ -2669,6 +2755,10 @@ class Story:
             _broken("step-unproved", f"step {entry.body['step'][:40]} completed and no receipt says that it happened")
 
     def _closed(self, entry: Entry) -> None:
+        if self._trigger == "child" and not self._parent:
+            _broken("parent-named", "another run started this one and is not named")
+        for promise, child in self._children.items():
+            _broken("child-open", f"promise {promise} started run {child['run'][:40]}, whose end is not told")
         for promise, attempts in self._effects.items():
             for effect in attempts:
                 if effect.state == "open":
@@ -2981,6 +3071,8 @@ class _Check:
             self.record = f"data/{RECEIPT_DIRECTORY}{name}"
             self._receipt(name, bytes(body), named)
         self._definition_and_journal()
+        self.record = f"data/{CODE_DIRECTORY}"
+        check_moves(self.entries, self.below(CODE_DIRECTORY))
         policies = self._policies()
         signed = "signed by pinned keys" if self.trust else "not checked against a key"
         return f"{payloads} documents, {len(self.receipts)} receipts {signed}, {policies}"
@@ -3029,7 +3121,7 @@ class _Check:
     def _definition_and_journal(self) -> None:
         first, last = self.entries[0], self.entries[-1]
         # A definition that is interpreted, or the component of a function that is replayed.
-        tags = ("twokeys/definition/v1", "twokeys/component/v1")
+        tags = (DEFINITION_TAG, COMPONENT_TAG)
         if first.body["definition_sha256"] not in [tagged(tag, self.file(DEFINITION)).hex() for tag in tags]:
             _wrong("definition", "is not the definition that the run was pinned to")
         rows, head, version = read_journal(self.file(JOURNAL))
@@ -3051,6 +3143,8 @@ class _Check:
             if _event_type(event) == "InvokeStarted":
                 places.add(_started_place(event["event"]))
         self.started = frozenset(places)
+        if events:
+            check_parent(events[0], self.entries)
 
     def _policies(self) -> str:
         revisions = read_policies(self.file(POLICIES))
