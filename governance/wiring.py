@@ -18,8 +18,10 @@ from governance import clock, metrics
 from governance.commands.admit import Admit
 from governance.commands.cancel import Cancel
 from governance.commands.decide import Decide
+from governance.commands.migrate import Migrate
 from governance.commands.publish import Publish
 from governance.commands.resolve import Resolve
+from governance.commands.retry import Retry
 from governance.commands.signal import Signal
 from governance.commands.start import Start
 from governance.connectors.registry import Connection, Registry
@@ -218,6 +220,14 @@ class Parts:
     @cached_property
     def signal(self) -> Signal:
         return Signal(self.database)
+
+    @cached_property
+    def migrate(self) -> Migrate:
+        return Migrate(self.database, self.hosts)
+
+    @cached_property
+    def retry(self) -> Retry:
+        return Retry(self.database)
 
     @cached_property
     def publish(self) -> Publish:

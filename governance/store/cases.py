@@ -182,6 +182,16 @@ def action(unit: Unit, run: str, promise: str, rev: int) -> Action:
     return found
 
 
+def unpark(unit: Unit, run: str) -> int:
+    """What is parked of a run is ready again; what nobody knows the outcome of waits on for a person's word. How many."""
+    return unit.run(
+        "update work w set state = 'ready', faults = 0, eligible_at = clock_timestamp() where tenant = :tenant and run = :run "
+        "and state = 'parked' and not exists (select 1 from promise p where p.tenant = w.tenant and p.run = w.run "
+        "and p.promise = w.item and p.state = 'unknown')",
+        run=run,
+    ).rowcount
+
+
 def epoch_of(unit: Unit, run: str, item: str, stage: str) -> int:
     """The fence of a work item that this transaction has just leased to itself."""
     row = unit.one(
