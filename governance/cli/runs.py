@@ -86,16 +86,22 @@ def show(run: str, tenant: str, token: str, form: str) -> None:
     rows = [
         {
             "step": s.step, "promise": s.promise, "tool": s.tool, "state": s.state, "attempt": s.attempt, "approval": s.approval,
-            "error": s.last_error,
+            "child": s.child, "error": s.last_error,
         }
         for s in steps
     ]  # fmt: skip
     evidence = {"state": bundle.state, "sha256": bundle.sha256, "size": bundle.size} if bundle else None
     if form != "table":
-        frame.show_one(form, {**_run_row(found), "steps": rows, "evidence": evidence})
+        whole = {**_run_row(found), "definition_sha256": found.definition.hex(), "code_sha256": found.code.hex()}
+        frame.show_one(form, {**whole, "parent": found.parent, "steps": rows, "evidence": evidence})
         return
     sealed = f"{bundle.state} {bundle.sha256}" if bundle else "not yet"
-    frame.show_one(form, {**_run_row(found), "definition": found.definition.hex()[:16], "evidence": sealed})
+    head = {**_run_row(found), "definition": found.definition.hex()[:16], "evidence": sealed}
+    if found.code != found.definition:
+        head["code"] = found.code.hex()[:16]
+    if found.parent:
+        head["parent"] = f"{found.parent} operation {found.parent_promise}"
+    frame.show_one(form, head)
     click.echo()
     frame.show(form, rows, empty="no step yet")
 

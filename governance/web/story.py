@@ -92,6 +92,8 @@ def why(run: RunView, steps: Sequence[StepView], asked: Sequence[Question], now:
     if again is not None:
         return Why(f"“{again.step}” is tried again by itself ({again.last_error}), at", again.next_eligible_at)
     busy = next((s for s in steps if s.state in ("ready", "running")), None)
+    if busy is not None and busy.child:
+        return Why(f"Waits for its child run of {busy.step}, {busy.child}; that run says for whom.")
     if busy is not None:
         return Why(f"“{busy.step}” is being worked on; it waits for nobody.")
     if run.waits_for:

@@ -379,3 +379,30 @@ def test_no_source_can_take_the_place_of_a_child(world: World) -> None:
                 person=world.who["ana"],
                 owner=world.who["ana"],
             )
+
+
+def test_a_cancellation_in_the_middle_of_a_fan_out_ends_everything(world: World) -> None:
+    """Parents, children and the order to stop, all at once: no deadlock, no child that is left over, each end told."""
+    publish(world, WAITER)
+    publish(
+        world,
+        "async def tree(ctx, input):\n    calls = await ctx.join_set()\n    for n in range(3):\n"
+        "        await calls.submit_child('tree' if input['deep'] else 'wait-here', {'deep': input['deep'] - 1})\n"
+        "    return [each.ok for each in await calls.all()]\n",
+    )
+    run = world.start("tree", value={"deep": 2})
+    lease = next(one for one in world.parts.dispatch.claim(world.parts.worker._name, 100, 30) if one.run == run)
+    world.parts.worker._guarded(lease)
+    with ThreadPoolExecutor(4) as pool:
+        drives = [pool.submit(world.drain) for _ in range(3)]
+        pool.submit(world.parts.cancel.cancel, world.tenant, world.actor("rita"), run, "enough").result()
+        for each in drives:
+            each.result()
+    for _ in range(20):
+        world.drain()
+        world.hurry()
+    rows = world.rows("select run, state from run where tenant = :tenant and root = :run", run=run)
+    assert {row["state"] for row in rows} == {"canceled"}
+    for row in rows:
+        check_journal(world, row["run"])
+    assert world.rows("select item from work where tenant = :tenant and stage <> 'seal'") == []
