@@ -287,7 +287,7 @@ def test_a_run_is_moved_to_other_code_from_the_shell(cli: Cli, world: World, tmp
     assert '"do": "Random"' in refused.data["journal"]
     assert '"do": "Now"' in refused.data["code"]
     assert cli("run", "migrate", run, "--to", str(same), **shell(world, "ana")).code == frame.FAILED
-    assert cli("run", "migrate", run, "--module", str(same), **shell(world, "rita")).code == frame.FAILED
+    assert cli("run", "migrate", run, "--module", str(same), **shell(world, "rita")).code == frame.USAGE
     assert cli("run", "migrate", run, **shell(world, "rita")).code == frame.FAILED, "it is on the active version"
     done = cli("run", "migrate", run, "--to", str(same), "-o", "json", **shell(world, "rita"))
     assert (done.code, done.data["migrated"]) == (0, True), done.err
