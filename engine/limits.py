@@ -21,7 +21,6 @@ signals_waiting_max = 1_000  # of one name, sent and not yet received
 turns_per_commit_max = 16  # of a function whose operations end at once
 child_depth_max = 8  # of runs that start runs: a recursion ends here
 family_runs_max = 1_000  # a run with its children and theirs: depth alone would let each of them start thousands
-child_input_bytes_max = json_bytes_max  # as at every other door by which a run is started
 attempts_max = 4  # seed 004's delays, cut to SE-5's three retries
 retries_max = attempts_max - 1
 retry_delays_seconds = (5, 30, 120)

@@ -22,6 +22,7 @@ from engine.gate.reducer import (
     subject_of,
 )
 from engine.ledger.entries import Entry, instant
+from engine.ledger.lineage import Family
 
 approver_level_min = 4
 nothing_sha256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -61,9 +62,8 @@ class Story:
         self._receipts = receipts
         self._started = started
         self._tenant = self._run = ""
-        self._requester = self._trigger = self._parent = ""
-        self._children: dict[str, dict[str, Any]] = {}  # by promise, those whose end has not come
-        self._born: set[str] = set()
+        self._requester = ""
+        self._family = Family(started)
         self._proposals: dict[str, dict[str, Any]] = {}
         self._verdicts: dict[str, list[dict[str, Any]]] = {}
         self._effects: dict[str, list[Effect]] = {}
@@ -74,9 +74,7 @@ class Story:
         self.remarks: list[str] = []
         self._rules: dict[str, Callable[[Entry], None]] = {
             "run.queued": self._queued,
-            "parent.named": self._parented,
-            "child.started": self._child_started,
-            "child.ended": self._child_ended,
+            **self._family.rules,
             "action.proposed": self._proposed,
             "verdict.given": self._judged,
             "approval.asked": self._asked,
@@ -107,31 +105,7 @@ class Story:
 
     def _queued(self, entry: Entry) -> None:
         self._tenant, self._run = entry.tenant, entry.chain
-        self._requester, self._trigger = entry.actor["id"], entry.body["trigger_type"]
-
-    # --- family ----------------------------------------------------------------------------------------------------
-
-    def _parented(self, entry: Entry) -> None:
-        if self._trigger != "child" or self._parent or entry.chain_seq != 1:
-            _broken("parent-named", "a parent is named once, right at the start of a run that another one started")
-        self._parent = entry.body["run"]
-
-    def _child_started(self, entry: Entry) -> None:
-        promise = entry.body["promise"]
-        if promise in self._born:
-            _broken("child-twice", f"promise {promise[:40]} started two runs")
-        if (promise, 1) not in self._started:
-            _broken("child-journal", f"the journal does not start promise {promise[:40]}")
-        self._born.add(promise)
-        self._children[promise] = entry.body
-
-    def _child_ended(self, entry: Entry) -> None:
-        body = entry.body
-        started = self._children.pop(body["promise"], None)
-        if started is None or started["run"] != body["run"]:
-            _broken(
-                "child-other", f"run {body['run'][:40]} ended and is not the open child of promise {body['promise']}"
-            )
+        self._requester, self._family.trigger = entry.actor["id"], entry.body["trigger_type"]
 
     def _proposed(self, entry: Entry) -> None:
         body = entry.body
@@ -224,6 +198,7 @@ class Story:
         lineage = {ancestor["person"] for ancestor in body["lineage"]}
         if self._requester and self._requester not in lineage:
             _broken("approval-lineage", f"{self._requester} started the run and is missing from the lineage")
+        self._family.check_asked(lineage)
         self.approvals[body["approval"]] = Asked(body, lasts)
 
     def _wanted(self, verdict: dict[str, Any]) -> tuple[dict[str, Any], float]:
@@ -454,10 +429,7 @@ class Story:
             _broken("step-unproved", f"step {entry.body['step'][:40]} completed and no receipt says that it happened")
 
     def _closed(self, entry: Entry) -> None:
-        if self._trigger == "child" and not self._parent:
-            _broken("parent-named", "another run started this one and is not named")
-        for promise, child in self._children.items():
-            _broken("child-open", f"promise {promise} started run {child['run'][:40]}, whose end is not told")
+        self._family.close()
         for promise, attempts in self._effects.items():
             for effect in attempts:
                 if effect.state == "open":

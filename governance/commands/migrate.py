@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Protocol
 
 from engine.catalog.template import check_publish
@@ -14,8 +13,9 @@ from engine.ledger.entries import Fact
 from engine.program.function import Step, Turn
 from engine.program.function_code import Component
 from engine.program.function_journal import Feed, ReplayMismatch, can_turn
-from engine.program.programs import Function, function_of
+from engine.program.programs import Function
 from governance.commands.authority import Actor, allowed
+from governance.commands.publish import function_from
 from governance.store import cases, entries, templates
 from governance.store.case import Case
 from governance.store.people import Profile
@@ -87,7 +87,7 @@ class Migrate:
         """To code that need not be published: it is kept as a draft, which starts nothing."""
         with self._database.unit(tenant, write=False) as unit:
             allowed(unit, actor, "migrate")  # before anything of theirs is loaded
-        function = function_of({PurePosixPath(filename).name: text, **modules})
+        function = function_from(text, filename, modules)
         return self._migrate(tenant, actor, run, function, text.decode("utf-8"))
 
     def _migrate(self, tenant: str, actor: Actor, run: str, function: Function, authored: str) -> Migrated:
@@ -160,6 +160,7 @@ def _move(unit: Unit, case: Case, function: Function, person: Profile) -> None:
     }  # fmt: skip
     case.note("run.migrated", body, actor={"type": "person", "id": person.person})
     case.code, case.code_version = function.digest, function.version
+    case.editors = tuple(dict.fromkeys((*case.editors, person.person)))
     if can_turn(begun(case.history, case.start, case.micros)):
         # Whatever held it was about the old code: it is taken up afresh, its error forgotten.
         case.work_done.append(("", "advance"))

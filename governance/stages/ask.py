@@ -33,7 +33,7 @@ def ask(
             },
         )
         case.posts.append(("card", old.asked.id, {}))
-    lineage = o.lineage
+    lineage = case.lineage
     keys, counts, groups, until = v.keys, dict(v.counts), frozenset(v.groups), expires_at(case.now, v)
     if v.effect == "allow" and old is not None:
         # Policy wants nobody now, but people agreed to something else: the same requirement, for what would really run.

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from engine.ids import execution_key, run_id
 from engine.kernel import CancelAsked, Files, Finished, Payload, Started, input_payload, settle_cancel
 from engine.ledger.entries import Fact
-from engine.limits import child_depth_max, child_input_bytes_max, family_runs_max
+from engine.limits import child_depth_max, family_runs_max
 from engine.program.function_commands import StartChild
 from engine.program.function_journal import Result, can_turn
 from engine.program.inputs import check_input
 from engine.program.programs import Program
 from governance.keys import hashed
 from governance.store import cases, withdrawing
-from governance.store.case import CHILD, Birth, Case, Origin
+from governance.store.case import CHILD, SYSTEM, Birth, Case, Origin
 from governance.store.dispatch import Lease
 from governance.store.family import Family, child_of, family
 from governance.store.unit import Database
@@ -71,8 +71,6 @@ class Children:
             return _refused("invalid_input", "; ".join(faults[:20])[:2_000])
         salt_key = self._random_bytes(32)
         kept = input_payload(salt_key, given)
-        if len(kept.body) > child_input_bytes_max:
-            return _refused("invalid_input", f"an input has at most {child_input_bytes_max} bytes")
         self._put(case, order, program, known, salt_key, kept)
         return None
 
@@ -94,12 +92,11 @@ class Children:
         actor = "service" if known.requester_kind == "service" else "person"
         named = Fact(
             "parent.named",
-            {"type": "system", "id": "twokeys"},
+            SYSTEM,
             {"run": mine.run, "promise": promise.local, "depth": origin.depth},
         )
-        case.births.append(
-            Birth(origin, kept, (cases.queued(origin, actor, hashed(tenant_key, "trigger", ref)), named))
-        )
+        facts = (cases.queued(origin, actor, hashed(tenant_key, "trigger", ref)), named)
+        case.births.append(Birth(origin, kept, facts, case.editors))
         case.note(
             "child.started",
             {

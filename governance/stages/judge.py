@@ -126,7 +126,7 @@ class Judge:
         question = ask(
             action, request=request_id(self._random_bytes(16)), purpose="recheck" if again else "enforce",
             facts=around.facts(case, row), usage=replace(around.usage, writes_this_run=case.writes + around.writes_of_others),
-            at=moment(around.now.astimezone(datetime.UTC), "UTC"), people=People(around.groups, frozenset(case.origin.lineage)),
+            at=moment(around.now.astimezone(datetime.UTC), "UTC"), people=People(around.groups, frozenset(case.lineage)),
             tenant_key=self._hash_key(action.tenant), grant=_grant(found, action), freeze=around.freeze,
         )  # fmt: skip
         judged = judge(

@@ -113,6 +113,7 @@ class Birth:
     origin: Origin
     input: Payload
     facts: tuple[Fact, ...]
+    editors: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -138,6 +139,7 @@ class Case:
     stored: list[Entry]  # the journal as the database has it
     code: bytes  # the digest of what it runs on: what it started with, until a person moved it
     code_version: str
+    editors: tuple[str, ...] = ()  # who moved it, or a run above it, to other code
     feed: Feed | None = None  # of a function: what its host was told
     # what the next commit adds
     built: list[tuple[int, bytes, bytes]] = field(default_factory=list)
@@ -298,6 +300,11 @@ class Case:
         self.built, self.new_payloads, self.rows, self.changed = [], {}, {}, set()
         self.work_done, self.posts, self.approval_status, self.intent_seen = [], [], {}, None
         self.births, self.wakes_parent, self.releases_children = [], False, False
+
+    @property
+    def lineage(self) -> dict[str, str]:
+        """Who can hold no key for what it proposes: those of its start, and whoever has edited what it does since."""
+        return {**dict.fromkeys(self.editors, "editor"), **self.origin.lineage}
 
     @property
     def has_family(self) -> bool:

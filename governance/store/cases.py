@@ -42,7 +42,7 @@ def insert(unit: Unit, origin: Origin, state: str) -> bool:
     )
 
 
-def begin(unit: Unit, origin: Origin, kept: Payload, facts: Iterable[Fact]) -> bool:
+def begin(unit: Unit, origin: Origin, kept: Payload, facts: Iterable[Fact], editors: tuple[str, ...] = ()) -> bool:
     """A run with its input, its first entries and its first work; False and nothing of that when its trigger has a run already."""
     if not insert(unit, origin, "queued"):
         return False
@@ -50,6 +50,12 @@ def begin(unit: Unit, origin: Origin, kept: Payload, facts: Iterable[Fact]) -> b
         "insert into payload (tenant, run, digest, body) values (:tenant, :run, :digest, :body)",
         run=origin.run, digest=kept.commit, body=kept.body,
     )  # fmt: skip
+    if editors:
+        unit.run(
+            "update run set editors = :editors where tenant = :tenant and run = :run",
+            run=origin.run,
+            editors=list(editors),
+        )
     queue_first(unit, origin)
     entries.note_run(unit, origin.run, list(facts))
     return True
@@ -92,7 +98,7 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
     names = [f.name for f in fields(Origin)]
     row = unit.one(
         f"select {', '.join(names)}, chain_seq, chain_head, writes, cancel_requested, ended_at is not null, state, events, "
-        "clock_timestamp(), code, code_version from run where tenant = :tenant and run = :run"
+        "clock_timestamp(), code, code_version, editors from run where tenant = :tenant and run = :run"
         + (" for update" if lock else ""),
         run=run,
     )
@@ -111,7 +117,7 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
                                                              ":run", run=run)},
         chain_seq=rest[0], chain_head=bytes(rest[1]), writes=rest[2], cancel_requested=rest[3], ended=rest[4], state=rest[5],
         now=rest[7].astimezone(datetime.UTC), base_events=history.version, base_chain=rest[0], stored=stored,
-        code=bytes(rest[8]), code_version=rest[9],
+        code=bytes(rest[8]), code_version=rest[9], editors=tuple(rest[10]),
         verdicts_n={
             row[0]: row[1]
             for row in unit.all("select promise, max(n) from verdict where tenant = :tenant and run = :run group by promise", run=run)
@@ -226,12 +232,13 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
         "update run set events = :events, head = :head, status = :status, state = :state, chain_seq = :seq, chain_head = :chain, "
         "writes = :writes, cancel_requested = :cancel, started_at = coalesce(started_at, case when :events > 0 then :now end), "
         "ended_at = case when :ended then coalesce(ended_at, :now) end, error = case when :advanced then '' else error end, "
-        "waits_for = :waits_for, waits_until = :waits_until, code = :code, code_version = :code_version "
+        "waits_for = :waits_for, waits_until = :waits_until, code = :code, code_version = :code_version, "
+        "editors = :editors "
         "where tenant = :tenant and run = :run and events = :base_events and chain_seq = :base_chain",
         run=o.run, events=case.history.version, head=case.history.head, status=_status(case), state=case.shown, seq=case.chain_seq,
         chain=case.chain_head, writes=case.writes, cancel=case.cancel_requested, ended=case.ended, now=case.now,
         base_events=case.base_events, base_chain=case.base_chain, advanced=("", "advance") in case.work_done,
-        waits_for=waits_for, waits_until=waits_until, code=case.code, code_version=case.code_version,
+        waits_for=waits_for, waits_until=waits_until, code=case.code, code_version=case.code_version, editors=list(case.editors),
     ).rowcount  # fmt: skip
     if moved != 1:
         raise Conflict(f"run {o.run} moved", code="version")
@@ -310,7 +317,7 @@ def _begin_children(unit: Unit, case: Case) -> None:
         )  # fmt: skip
         if active is None:
             raise Conflict(f"{o.workflow} was published anew meanwhile", code="version")
-        if not begin(unit, o, birth.input, birth.facts):
+        if not begin(unit, o, birth.input, birth.facts, birth.editors):
             raise BrokenJournal("child", f"operation {o.parent_promise} of run {o.parent} has a child already")
 
 

@@ -79,7 +79,7 @@ create table run (
   version text not null, definition bytea not null, trigger_type text not null, trigger_ref text not null,
   started_by text not null, on_behalf_of text not null default '', owner text not null,
   salt_key bytea not null, execution_key text not null, input bytea not null,
-  code bytea not null, code_version text not null,
+  code bytea not null, code_version text not null, editors text[] not null default '{}',
   root text not null, parent text not null default '', parent_promise text not null default '', depth int not null default 0,
   events int not null default 0, head bytea not null, status text not null default '', state text not null default 'queued',
   chain_seq int not null default 0, chain_head bytea not null, writes int not null default 0,

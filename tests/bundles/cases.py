@@ -21,6 +21,7 @@ from engine.journal.events import InvokeCompleted, InvokeScheduled, InvokeStarte
 from engine.ledger import notes
 from engine.ledger.bundle import build
 from engine.ledger.container import read_container, write_container
+from engine.ledger.entries import Fact
 from engine.ledger.layout import COMPONENT_TAG, code_name
 from engine.ledger.notes import COSIGNATURE, Checkpoint, key_hash, sign_note, write_vkey
 from engine.ledger.statement import pre_authentication, write_envelope
@@ -1175,6 +1176,22 @@ def c10_move_left_out() -> Case:
 @case
 def c11_move_from_code_that_it_did_not_run_on() -> Case:
     return family_case("code-order", lambda made: made.change("run.migrated", from_sha256="ef" * 32))
+
+
+@case
+def c13_move_by_somebody_else_than_the_entry_says() -> Case:
+    return family_case("move-person", lambda made: made.change("run.migrated", person=PAUL))
+
+
+@case
+def c14_editor_left_out_of_the_lineage() -> Case:
+    made = two_person_run()
+    place, fact = made.place("approval.asked"), made.facts[0][0]
+    moved = {"person": PAUL, "from_sha256": fact.body["definition_sha256"], "definition_sha256": CODE_SHA256}
+    moved |= {"version": "2", "journal_version": 1}
+    made.facts.insert(place, (Fact("run.migrated", person(PAUL), moved, ()), made.facts[place][1]))
+    made.recount()
+    return Case(made.bundle(moved_to=(CODE,)), 1, "approval-lineage")
 
 
 @case

@@ -20,7 +20,7 @@ from tests.flow.test_workflows_in_python import publish
 from tests.kit.servicenow import INCIDENT
 from tests.kit.world import World
 
-(EXAMPLE,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "workflows.md").read_text(), flags=re.DOTALL)
+EXAMPLE, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "workflows.md").read_text(), flags=re.DOTALL)
 INCIDENTS = [INCIDENT, "9" * 32, INCIDENT]
 # Of the fan-out: the intent of the first effect, the effect, its receipt, and those of the next ones.
 SAMPLE = (2, 3, 4, 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.flow.test_workflows_in_python import check_journal, publish, result
 from tests.kit.servicenow import INCIDENT
 from tests.kit.world import INPUT, World, settle
 
+ROOT = Path(__file__).parents[2]
 CHILD = """async def note_once(ctx, input):
     found = await ctx.invoke("servicenow.update", {"target": input["sys_id"], "fields": {"work_notes": input["note"]}})
     return {"number": found["number"], "note": input["note"]}
@@ -182,7 +184,7 @@ def test_what_cannot_begin_fails_for_good_and_can_be_caught(
 
 def test_an_input_that_is_too_big_begins_nothing(world: World) -> None:
     publish(world, CHILD)
-    publish(world, 'async def big(ctx, input):\n    return await ctx.child("note-once", {"x": "y" * 2_000_000})\n')
+    publish(world, 'async def big(ctx, input):\n    return await ctx.child("note-once", {"x": "y" * 300_000})\n')
     run = world.start("big", value={})
     world.until(run, "failed_terminal")
     assert result(world, run).error_class == "invalid_input"
@@ -394,7 +396,7 @@ def test_a_cancellation_in_the_middle_of_a_fan_out_ends_everything(world: World)
         "        await calls.submit_child('tree' if input['deep'] else 'wait-here', {'deep': input['deep'] - 1})\n"
         "    return [each.ok for each in await calls.all()]\n",
     )
-    run = world.start("tree", value={"deep": 2})
+    run = world.start("tree", value={"deep": 1})
     lease = next(one for one in world.parts.dispatch.claim(world.parts.worker._name, 100, 30) if one.run == run)
     world.parts.worker._guarded(lease)
     with ThreadPoolExecutor(4) as pool:
@@ -410,3 +412,11 @@ def test_a_cancellation_in_the_middle_of_a_fan_out_ends_everything(world: World)
     for row in rows:
         check_journal(world, row["run"])
     assert world.rows("select item from work where tenant = :tenant and stage <> 'seal'") == []
+
+
+def test_every_example_of_the_documentation_can_be_published(world: World) -> None:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "workflows.md").read_text(), flags=re.DOTALL)
+    assert len(examples) > 1
+    for text in examples:
+        done = world.parts.publish.apply(world.tenant, world.actor("rita"), text.encode(), "example.py")
+        assert done.state == "active"

@@ -265,3 +265,54 @@ def test_a_run_of_another_tenant_is_unknown_to_both_orders(world: World) -> None
         other.parts.migrate.to_version(other.tenant, other.actor("rita"), run)
     with pytest.raises(CallerError, match="unknown"):
         other.parts.retry.retry(other.tenant, other.actor("rita"), run)
+
+
+CLOSE = """async def close(ctx, input):
+    await ctx.wait_signal("word")
+    await ctx.invoke("servicenow.close", {
+        "target": input["sys_id"], "fields": {"close_notes": "done", "close_code": "Solved (Permanently)"}, "risk": "high"})
+    return "closed"
+"""
+
+
+def test_who_moved_a_run_holds_no_key_for_what_it_does_then(sealing_world: World, tmp_path: Path) -> None:
+    """P2: they have edited what is asked for. A key that was given for the old card is asked for again."""
+    world = sealing_world
+    world.parts.admit.join(world.tenant, None, "incident-managers", world.who["rita"])
+    publish(world, CLOSE, "close.py")
+    run = world.start("close", value={"sys_id": INCIDENT}, by="bo")
+    world.drain()
+    world.parts.signal.send(world.tenant, world.actor("bo"), run, "word", 1)
+    world.until(run, "waiting_approval")
+    old = world.waiting(run)
+    assert world.press(old, "ana").ok
+    publish(world, CLOSE + "# said better\n", "close.py")
+    world.parts.migrate.to_version(world.tenant, world.actor("rita"), run)
+    assert world.press(old, "cleo").ok
+    world.drain()
+    fresh = world.waiting(run)
+    assert fresh.asked.id != old.asked.id, "what would run has another version than what the keys were given for"
+    assert fresh.asked.lineage == {world.who["bo"]: "requester", world.who["rita"]: "editor"}
+    assert not world.press(fresh, "rita").ok
+    world.approve(run, "ana", "cleo")
+    world.until(run, "succeeded")
+    sealed = world.seal(run)
+    bundle = world.parts.vault.get(sealed["object_key"], sealed["version_id"])
+    verified = verify(tmp_path, bundle, trust_text(world.parts.database, "test", world.tenant))
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def test_a_child_of_a_moved_run_has_its_editor_in_the_lineage(world: World) -> None:
+    publish(world, CLOSE.replace('    await ctx.wait_signal("word")\n', ""), "close.py")
+    text = (
+        'async def above(ctx, input):\n    await ctx.wait_signal("word")\n    return await ctx.child("close", input)\n'
+    )
+    publish(world, text, "above.py")
+    run = world.start("above", value={"sys_id": INCIDENT}, by="bo")
+    world.drain()
+    publish(world, text + "# said better\n", "above.py")
+    world.parts.migrate.to_version(world.tenant, world.actor("rita"), run)
+    world.parts.signal.send(world.tenant, world.actor("ana"), run, "word", 1)
+    world.drain()
+    (row,) = world.rows("select run from run where tenant = :tenant and parent = :run", run=run)
+    assert world.waiting(row["run"]).asked.lineage == {world.who["bo"]: "requester", world.who["rita"]: "editor"}

@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 3842cde0a6b0ad433e57eadb1924ed4e48c7eab62a13ba3ce876f8f87d11e80d
+Digest of the parts: 02c5277a13784a5903a653a0edc9b4c22b8d32e7a305ac5eb5c50fdb8312847e
 """
 
 from __future__ import annotations
@@ -140,7 +140,6 @@ signals_waiting_max = 1_000  # of one name, sent and not yet received
 turns_per_commit_max = 16  # of a function whose operations end at once
 child_depth_max = 8  # of runs that start runs: a recursion ends here
 family_runs_max = 1_000  # a run with its children and theirs: depth alone would let each of them start thousands
-child_input_bytes_max = json_bytes_max  # as at every other door by which a run is started
 attempts_max = 4  # seed 004's delays, cut to SE-5's three retries
 retries_max = attempts_max - 1
 retry_delays_seconds = (5, 30, 120)
@@ -2152,7 +2151,7 @@ def _bad_layout(code: str, reason: str) -> NoReturn:
 
 # ================== engine.ledger.lineage =============================================================================
 
-"""What the entries of a run say of its parent and of the code that it was moved to, held against its journal and its files."""
+"""What the entries of a run say of its parent, its children and the code it was moved to, held against its journal and its files."""
 
 
 def check_parent(start: Mapping[str, Any], entries: Sequence[Entry]) -> None:
@@ -2180,6 +2179,64 @@ def check_moves(entries: Sequence[Entry], code: Mapping[str, bytes | memoryview]
     foreign = sorted(code.keys() - moved)
     if foreign:
         _astray("code-foreign", f"the run was never moved to the code {foreign[0][:16]}")
+
+
+class Family:
+    """What the entries of a run tell of its parent, its children and its editors, in order; refuses what could not have been."""
+
+    def __init__(self, started: frozenset[tuple[str, int]]) -> None:
+        self._started = started
+        self._parent = ""
+        self._open: dict[str, dict[str, Any]] = {}  # children by promise, those whose end has not come
+        self._born: set[str] = set()
+        self._editors: set[str] = set()
+        self.trigger = ""
+        self.rules: dict[str, Callable[[Entry], None]] = {
+            "parent.named": self._named,
+            "run.migrated": self._moved,
+            "child.started": self._begun,
+            "child.ended": self._ended,
+        }
+
+    def check_asked(self, lineage: set[str]) -> None:
+        """Who moved the run has edited what is asked from then on, and can hold no key for it."""
+        if self._editors - lineage:
+            _astray("approval-lineage", f"{min(self._editors - lineage)} moved the run and is missing from the lineage")
+
+    def close(self) -> None:
+        """At the end of the run."""
+        if self.trigger == "child" and not self._parent:
+            _astray("parent-named", "another run started this one and is not named")
+        for promise, child in self._open.items():
+            _astray("child-open", f"promise {promise} started run {child['run'][:40]}, whose end is not told")
+
+    def _named(self, entry: Entry) -> None:
+        if self.trigger != "child" or self._parent or entry.chain_seq != 1:
+            _astray("parent-named", "a parent is named once, right at the start of a run that another one started")
+        self._parent = entry.body["run"]
+
+    def _moved(self, entry: Entry) -> None:
+        person = entry.body["person"]
+        if entry.actor != {"type": "person", "id": person}:
+            _astray("move-person", f"the run was moved to other code by {person[:40]} and by {entry.actor['id']}")
+        self._editors.add(person)
+
+    def _begun(self, entry: Entry) -> None:
+        promise = entry.body["promise"]
+        if promise in self._born:
+            _astray("child-twice", f"promise {promise[:40]} started two runs")
+        if (promise, 1) not in self._started:
+            _astray("child-journal", f"the journal does not start promise {promise[:40]}")
+        self._born.add(promise)
+        self._open[promise] = entry.body
+
+    def _ended(self, entry: Entry) -> None:
+        body = entry.body
+        begun = self._open.pop(body["promise"], None)
+        if begun is None or begun["run"] != body["run"]:
+            _astray(
+                "child-other", f"run {body['run'][:40]} ended and is not the open child of promise {body['promise']}"
+            )
 
 
 def _bodies(entries: Sequence[Entry], kind: str) -> list[dict[str, Any]]:
@@ -2362,9 +2419,8 @@ class Story:
         self._receipts = receipts
         self._started = started
         self._tenant = self._run = ""
-        self._requester = self._trigger = self._parent = ""
-        self._children: dict[str, dict[str, Any]] = {}  # by promise, those whose end has not come
-        self._born: set[str] = set()
+        self._requester = ""
+        self._family = Family(started)
         self._proposals: dict[str, dict[str, Any]] = {}
         self._verdicts: dict[str, list[dict[str, Any]]] = {}
         self._effects: dict[str, list[Effect]] = {}
@@ -2375,9 +2431,7 @@ class Story:
         self.remarks: list[str] = []
         self._rules: dict[str, Callable[[Entry], None]] = {
             "run.queued": self._queued,
-            "parent.named": self._parented,
-            "child.started": self._child_started,
-            "child.ended": self._child_ended,
+            **self._family.rules,
             "action.proposed": self._proposed,
             "verdict.given": self._judged,
             "approval.asked": self._asked,
@@ -2408,31 +2462,7 @@ class Story:
 
     def _queued(self, entry: Entry) -> None:
         self._tenant, self._run = entry.tenant, entry.chain
-        self._requester, self._trigger = entry.actor["id"], entry.body["trigger_type"]
-
-    # --- family ----------------------------------------------------------------------------------------------------
-
-    def _parented(self, entry: Entry) -> None:
-        if self._trigger != "child" or self._parent or entry.chain_seq != 1:
-            _broken("parent-named", "a parent is named once, right at the start of a run that another one started")
-        self._parent = entry.body["run"]
-
-    def _child_started(self, entry: Entry) -> None:
-        promise = entry.body["promise"]
-        if promise in self._born:
-            _broken("child-twice", f"promise {promise[:40]} started two runs")
-        if (promise, 1) not in self._started:
-            _broken("child-journal", f"the journal does not start promise {promise[:40]}")
-        self._born.add(promise)
-        self._children[promise] = entry.body
-
-    def _child_ended(self, entry: Entry) -> None:
-        body = entry.body
-        started = self._children.pop(body["promise"], None)
-        if started is None or started["run"] != body["run"]:
-            _broken(
-                "child-other", f"run {body['run'][:40]} ended and is not the open child of promise {body['promise']}"
-            )
+        self._requester, self._family.trigger = entry.actor["id"], entry.body["trigger_type"]
 
     def _proposed(self, entry: Entry) -> None:
         body = entry.body
@@ -2525,6 +2555,7 @@ class Story:
         lineage = {ancestor["person"] for ancestor in body["lineage"]}
         if self._requester and self._requester not in lineage:
             _broken("approval-lineage", f"{self._requester} started the run and is missing from the lineage")
+        self._family.check_asked(lineage)
         self.approvals[body["approval"]] = Asked(body, lasts)
 
     def _wanted(self, verdict: dict[str, Any]) -> tuple[dict[str, Any], float]:
@@ -2755,10 +2786,7 @@ class Story:
             _broken("step-unproved", f"step {entry.body['step'][:40]} completed and no receipt says that it happened")
 
     def _closed(self, entry: Entry) -> None:
-        if self._trigger == "child" and not self._parent:
-            _broken("parent-named", "another run started this one and is not named")
-        for promise, child in self._children.items():
-            _broken("child-open", f"promise {promise} started run {child['run'][:40]}, whose end is not told")
+        self._family.close()
         for promise, attempts in self._effects.items():
             for effect in attempts:
                 if effect.state == "open":
