@@ -252,7 +252,8 @@ def test_a_family_has_at_most_so_many_runs(world: World, monkeypatch: pytest.Mon
     assert family_runs_max > 8
 
 
-def test_a_join_set_takes_children_and_operations_as_they_come(world: World) -> None:
+def test_a_join_set_takes_children_and_operations_as_they_come(sealing_world: World, tmp_path: Path) -> None:
+    world = sealing_world
     publish(world, CHILD)
     publish(world, WAITER)
     publish(
@@ -272,9 +273,13 @@ def test_a_join_set_takes_children_and_operations_as_they_come(world: World) -> 
     world.until(run, "succeeded")
     assert result(world, run).value == [[[1, True], [2, False], [3, True]], ["at last"]]
     check_journal(world, run)
+    verified(world, run, tmp_path / "parent")
 
 
-def test_cancelling_the_parent_cancels_its_open_children_and_waits_for_them(world: World) -> None:
+def test_cancelling_the_parent_cancels_its_open_children_and_waits_for_them(
+    sealing_world: World, tmp_path: Path
+) -> None:
+    world = sealing_world
     publish(world, WAITER)
     publish(world, CATCH)
     run = world.start("catch", value={"workflow": "catch", "given": {"workflow": "wait-here"}})
@@ -289,9 +294,11 @@ def test_cancelling_the_parent_cancels_its_open_children_and_waits_for_them(worl
     assert [one["status"] for one in bodies(world, run, "child.ended")] == ["canceled"]
     for each in (run, middle, deep):
         check_journal(world, each)
+        verified(world, each, tmp_path / each)
 
 
-def test_a_child_that_never_began_is_cancelled_with_its_parent(world: World) -> None:
+def test_a_child_that_never_began_is_cancelled_with_its_parent(sealing_world: World, tmp_path: Path) -> None:
+    world = sealing_world
     publish(world, WAITER)
     publish(world, CATCH)
     run = world.start("catch", value={"workflow": "wait-here"})
@@ -302,6 +309,8 @@ def test_a_child_that_never_began_is_cancelled_with_its_parent(world: World) -> 
     world.parts.cancel.cancel(world.tenant, world.actor("rita"), run, "enough")
     world.drain()
     assert (world.case(mine).state, world.case(run).state) == ("canceled", "canceled")
+    verified(world, mine, tmp_path / "child")
+    verified(world, run, tmp_path / "parent")
 
 
 def test_a_child_that_a_person_cancels_is_an_error_that_the_parent_can_catch(world: World) -> None:
