@@ -19,6 +19,8 @@ entry_bytes_max = 65_535
 # Journal.
 signals_waiting_max = 1_000  # of one name, sent and not yet received
 turns_per_commit_max = 16  # of a function whose operations end at once
+child_depth_max = 8  # of runs that start runs: a recursion ends here
+family_runs_max = 1_000  # a run with its children and theirs: depth alone would let each of them start thousands
 attempts_max = 4  # seed 004's delays, cut to SE-5's three retries
 retries_max = attempts_max - 1
 retry_delays_seconds = (5, 30, 120)
@@ -63,6 +65,7 @@ slack_skew_seconds_max = 300
 
 assert heartbeat_seconds * 3 <= lease_seconds
 assert len(retry_delays_seconds) == retries_max
+assert child_depth_max < family_runs_max
 assert entry_bytes_soft < entry_bytes_max
 assert approval_seconds_min < approval_seconds_max
 assert policy_server_connect_seconds < policy_server_total_seconds

@@ -18,8 +18,10 @@ from governance import clock, metrics
 from governance.commands.admit import Admit
 from governance.commands.cancel import Cancel
 from governance.commands.decide import Decide
+from governance.commands.migrate import Migrate
 from governance.commands.publish import Publish
 from governance.commands.resolve import Resolve
+from governance.commands.retry import Retry
 from governance.commands.signal import Signal
 from governance.commands.start import Start
 from governance.connectors.registry import Connection, Registry
@@ -42,6 +44,7 @@ from governance.slack.delivery import Delivery
 from governance.slack.endpoint import slack_routes
 from governance.slack.modals import Modals
 from governance.slack.outbox import Sender
+from governance.stages.child import Children
 from governance.stages.execute import Execute
 from governance.stages.hosts import Hosts
 from governance.stages.judge import Judge
@@ -238,6 +241,14 @@ class Parts:
         return Signal(self.database)
 
     @cached_property
+    def migrate(self) -> Migrate:
+        return Migrate(self.database, self.hosts)
+
+    @cached_property
+    def retry(self) -> Retry:
+        return Retry(self.database)
+
+    @cached_property
     def publish(self) -> Publish:
         return Publish(self.database, self.registry.catalog, self.hosts)
 
@@ -259,6 +270,10 @@ class Parts:
     @cached_property
     def turns(self) -> Turns:
         return Turns(self.hosts, catalog=lambda: self.registry.catalog, random_bytes=clock.random_bytes)
+
+    @cached_property
+    def children(self) -> Children:
+        return Children(self.database, hash_key=self.hash_key, random_bytes=clock.random_bytes)
 
     @cached_property
     def execute(self) -> Execute:
@@ -303,7 +318,7 @@ class Parts:
     @cached_property
     def worker(self) -> Worker:
         hands = Hands(
-            judge=self._judge, turns=self.turns, execute=self.execute, seal=self.seal, card_body=body_bytes,
+            judge=self._judge, turns=self.turns, children=self.children, execute=self.execute, seal=self.seal, card_body=body_bytes,
             console_url=self.console_url,
         )  # fmt: skip
         name = f"{self.process}-{clock.random_hex(4)}"

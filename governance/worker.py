@@ -22,6 +22,7 @@ from engine.program.programs import Function
 from governance import clock, log
 from governance.stages import advance as advancing
 from governance.stages import ask as asking
+from governance.stages.child import Children
 from governance.stages.execute import Execute, effect_seconds_max
 from governance.stages.hosts import CodeRefused, HostFault
 from governance.stages.judge import Ask, Go, Judge, Opinion, Reuse
@@ -49,6 +50,7 @@ class Hands:
 
     judge: Judge
     turns: Turns
+    children: Children
     execute: Execute
     seal: Seal
     card_body: asking.CardBody
@@ -225,6 +227,9 @@ class Worker:
         if lease.stage == "seal":
             self._hands.seal.run(lease)
             return
+        if lease.stage == "cancel":
+            self._hands.children.cancel(lease)
+            return
         drive = self._load(lease)
         while True:
             granted = self._decide_and_commit(drive)
@@ -311,6 +316,9 @@ class Worker:
             return self._go_on(drive)
         if case.ended:
             return None
+        if stage == "advance" and drive.lease.item:
+            self._hands.children.ended(case, drive.lease.item)
+            return None
         if stage == "advance":
             return self._advance(drive)
         row = case.promises[drive.lease.item]
@@ -357,10 +365,11 @@ class Worker:
         if drive.turns > turns_per_commit_max:
             case.put_work("", "advance")
             return None
-        promises = self._hands.turns.take(case, asking, self._turn(drive, asking))
-        for promise in promises[1:]:
+        follows = self._hands.turns.take(case, asking, self._turn(drive, asking))
+        self._hands.children.begin(case, follows.children)
+        for promise in follows.judge[1:]:
             case.put_work(promise, "judge")
-        return self._consider(drive, promises[0]) if promises else None
+        return self._consider(drive, follows.judge[0]) if follows.judge else None
 
     def _turn(self, drive: _Drive, asking: Asking) -> Turn:
         """As with a verdict, a receipt that is not yet stored waits for an author's code no longer than 50 ms."""
@@ -406,7 +415,9 @@ class Worker:
             return self._go_on(drive)
         if isinstance(ruling, Go):
             persons = ruling.release.persons if ruling.release else ()
-            case.intent_seen = Seen(drive.around.revision, drive.around.tenant.freeze, persons)
+            case.intent_seen = Seen(
+                drive.around.revision, drive.around.tenant.freeze, persons, drive.around.writes_of_others
+            )
             return self._hands.execute.intend(case, ruling.action, ruling.judgement, ruling.release, turn=ruling.turn)
         if isinstance(ruling, Ask):
             self._ask(drive, ruling, found)

@@ -14,9 +14,11 @@ _LEAST = {
     "start": 4,
     "cancel": 4,
     "signal": 4,  # say to a run what it waits for
+    "retry": 4,  # go on with what was parked; nothing that may have happened is done again
     "decide": 4,  # approvals; that the approver is not in the lineage is judged elsewhere
     "resolve": 4,  # say what happened to an unknown effect
     "publish": 5,
+    "migrate": 5,  # let a run go on under other code
     "activate": 5,
     "pause": 5,
     "archive": 5,

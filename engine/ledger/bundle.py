@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from engine.canonical import jcs, sha256
+from engine.canonical import jcs, sha256, tagged
 from engine.errors import BrokenLedger
 from engine.ledger import layout
 from engine.ledger.container import write_container
@@ -56,6 +56,7 @@ class BundleContents:
     verifier: bytes  # a copy of verify.py
     public: bytes  # the bundle key's public half
     sign: Callable[[bytes], bytes]  # the bundle key
+    moved_to: tuple[bytes, ...] = ()  # the code that the run was moved to later, in order
 
 
 def build(contents: BundleContents) -> bytes:
@@ -106,6 +107,7 @@ def _data_files(contents: BundleContents, entries: list[Entry]) -> dict[str, byt
         layout.VERIFIER: contents.verifier,
         layout.README: render_readme(entries).encode(),
     }
+    files |= {layout.code_name(tagged(layout.COMPONENT_TAG, code).hex()): code for code in contents.moved_to}
     files |= {layout.payload_name(name): document for name, document in travelling.items()}
     files |= {
         layout.receipt_name(sha256(receipt.body).hex()): layout.write_receipt(

@@ -54,6 +54,12 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "step.failed": _words("promise step error_class"),
     "signal.sent": _words("person name delivery payload_sha256"),
     "cancel.requested": _words("person reason_sha256"),
+    "cancel.inherited": _words("run promise"),
+    "parent.named": _words("run promise depth"),
+    "child.started": _words("promise run workflow version definition_sha256"),
+    "child.ended": _words("promise run status error_class journal_version journal_head"),
+    "run.migrated": _words("person from_sha256 definition_sha256 version journal_version"),
+    "run.retried": _words("person count"),
     "run.closed": _words("status entries journal_version journal_head"),
     "evidence.sealed": _words("sha256 size key version_id"),
     "evidence.downloaded": _words("sha256 person"),
@@ -74,7 +80,7 @@ _body_keys = {kind: frozenset(keys) for kind, keys in CATALOGUE.items()}
 # What a body key holds; a key named in none of these holds text.
 _numbers = frozenset(
     _words(
-        "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery"
+        "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery depth"
     )
 )
 _flags = frozenset(_words("retryable reversible"))

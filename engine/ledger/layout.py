@@ -21,6 +21,8 @@ PROOFS = "proofs.jsonl"
 CHECKPOINT = "checkpoint"
 WITHHELD = "withheld.json"
 DEFINITION = "definition.cbor"
+CODE_DIRECTORY = "code/"
+DEFINITION_TAG, COMPONENT_TAG = "twokeys/definition/v1", "twokeys/component/v1"
 JOURNAL = "journal.json"
 POLICIES = "policies/index.json"
 TRUST = "trust.txt"
@@ -40,6 +42,11 @@ _manifest_line = re.compile(r"([0-9a-f]{64})  (data/[A-Za-z0-9][A-Za-z0-9._/-]*)
 def payload_name(digest: str) -> str:
     """A committed document travels under the hash of its own bytes."""
     return f"{PAYLOAD_DIRECTORY}{digest}.json"
+
+
+def code_name(digest: str) -> str:
+    """Code that a run was moved to travels under the digest that the run was pinned to."""
+    return f"{CODE_DIRECTORY}{digest}.cbor"
 
 
 def receipt_name(digest: str) -> str:

@@ -68,6 +68,12 @@ _sentences = {
     "step.failed": "Step {step} failed: {error_class}",
     "signal.sent": "Signal {name} number {delivery} sent by {person}",
     "cancel.requested": "Cancel requested by {person}",
+    "cancel.inherited": "Cancel passed on by the parent run {run}",
+    "parent.named": "Started by run {run} as its operation {promise}, {depth} below the first",
+    "child.started": "Child run {run} of {workflow} {version} started as operation {promise}",
+    "child.ended": "Child run {run} ended: {status} {error_class}",
+    "run.migrated": "Goes on under the code of {version}, by order of {person}",
+    "run.retried": "{person} let {count} parked item(s) go on",
     "run.closed": "Run closed: {status}, {entries} entries",
 }
 
@@ -92,6 +98,7 @@ payloads/         documents that entries commit to (policy inputs and findings)
 withheld.json     commitments to documents that are kept encrypted outside this bundle
 receipts/         signed receipts of effects
 definition.cbor   the workflow that the run was pinned to: its definition, or its Python code
+code/             the code that the run was moved to later, if it was
 journal.json      the run's journal, byte for byte
 policies/         the policy files that verdicts were given under
 """

@@ -22,6 +22,7 @@ from engine.gate.reducer import (
     subject_of,
 )
 from engine.ledger.entries import Entry, instant
+from engine.ledger.lineage import Family
 
 approver_level_min = 4
 nothing_sha256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -62,6 +63,7 @@ class Story:
         self._started = started
         self._tenant = self._run = ""
         self._requester = ""
+        self._family = Family(started)
         self._proposals: dict[str, dict[str, Any]] = {}
         self._verdicts: dict[str, list[dict[str, Any]]] = {}
         self._effects: dict[str, list[Effect]] = {}
@@ -72,6 +74,7 @@ class Story:
         self.remarks: list[str] = []
         self._rules: dict[str, Callable[[Entry], None]] = {
             "run.queued": self._queued,
+            **self._family.rules,
             "action.proposed": self._proposed,
             "verdict.given": self._judged,
             "approval.asked": self._asked,
@@ -102,7 +105,7 @@ class Story:
 
     def _queued(self, entry: Entry) -> None:
         self._tenant, self._run = entry.tenant, entry.chain
-        self._requester = entry.actor["id"]
+        self._requester, self._family.trigger = entry.actor["id"], entry.body["trigger_type"]
 
     def _proposed(self, entry: Entry) -> None:
         body = entry.body
@@ -195,6 +198,7 @@ class Story:
         lineage = {ancestor["person"] for ancestor in body["lineage"]}
         if self._requester and self._requester not in lineage:
             _broken("approval-lineage", f"{self._requester} started the run and is missing from the lineage")
+        self._family.check_asked(lineage)
         self.approvals[body["approval"]] = Asked(body, lasts)
 
     def _wanted(self, verdict: dict[str, Any]) -> tuple[dict[str, Any], float]:
@@ -425,6 +429,7 @@ class Story:
             _broken("step-unproved", f"step {entry.body['step'][:40]} completed and no receipt says that it happened")
 
     def _closed(self, entry: Entry) -> None:
+        self._family.close()
         for promise, attempts in self._effects.items():
             for effect in attempts:
                 if effect.state == "open":

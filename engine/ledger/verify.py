@@ -23,7 +23,10 @@ from engine.ledger.layout import (
     BAGIT_TEXT,
     BUILDER,
     CHECKPOINT,
+    CODE_DIRECTORY,
+    COMPONENT_TAG,
     DEFINITION,
+    DEFINITION_TAG,
     ENTRIES,
     JOURNAL,
     MANIFEST,
@@ -46,6 +49,7 @@ from engine.ledger.layout import (
     receipt_name,
     receipt_signed_bytes,
 )
+from engine.ledger.lineage import check_moves, check_parent
 from engine.ledger.notes import Checkpoint, read_checkpoint, read_note, signed_by_log, tenant_of
 from engine.ledger.statement import read_envelope, read_statement, signer_of
 from engine.ledger.story import Story, nothing_sha256
@@ -321,6 +325,8 @@ class _Check:
             self.record = f"data/{RECEIPT_DIRECTORY}{name}"
             self._receipt(name, bytes(body), named)
         self._definition_and_journal()
+        self.record = f"data/{CODE_DIRECTORY}"
+        check_moves(self.entries, self.below(CODE_DIRECTORY))
         policies = self._policies()
         signed = "signed by pinned keys" if self.trust else "not checked against a key"
         return f"{payloads} documents, {len(self.receipts)} receipts {signed}, {policies}"
@@ -369,7 +375,7 @@ class _Check:
     def _definition_and_journal(self) -> None:
         first, last = self.entries[0], self.entries[-1]
         # A definition that is interpreted, or the component of a function that is replayed.
-        tags = ("twokeys/definition/v1", "twokeys/component/v1")
+        tags = (DEFINITION_TAG, COMPONENT_TAG)
         if first.body["definition_sha256"] not in [tagged(tag, self.file(DEFINITION)).hex() for tag in tags]:
             _wrong("definition", "is not the definition that the run was pinned to")
         rows, head, version = read_journal(self.file(JOURNAL))
@@ -391,6 +397,8 @@ class _Check:
             if _event_type(event) == "InvokeStarted":
                 places.add(_started_place(event["event"]))
         self.started = frozenset(places)
+        if events:
+            check_parent(events[0], self.entries)
 
     def _policies(self) -> str:
         revisions = read_policies(self.file(POLICIES))

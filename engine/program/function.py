@@ -332,7 +332,7 @@ class Context:
         return self._single(do.Invoke(self._run.allocate(), proposal)).result()
 
     async def child(self, workflow: str, input: Any = None) -> Any:
-        """Run another workflow as a run of its own and wait for its result."""
+        """Run another workflow as a run of its own and wait for its result; InvokeFailed when it failed or could not begin."""
         self._run.check()
         name, value = do.workflow_name(workflow), do.plain(input, "the input")
         return self._single(do.StartChild(self._run.allocate(), name, value)).result()

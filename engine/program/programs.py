@@ -17,7 +17,7 @@ from engine.program.function_code import Component, component_from, component_of
 DEFINITION, FUNCTION = "definition", "function"
 KINDS = (DEFINITION, FUNCTION)
 # In the language of workflows, and not in this release: refused when code is published, never when a run comes there.
-_later = {"task": "ctx.task", "child": "ctx.child", "submit_child": "submit_child of a join set"}
+_later = {"task": "ctx.task"}
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,12 @@ def function_of(files: Mapping[str, bytes], entry: str = "") -> Function:
 
 
 def _calls(tree: ast.Module) -> Iterator[ast.Attribute]:
-    """Calls of what comes later: on the context by whatever name a function takes it, and on anything that was made of it."""
+    """Calls of what comes later, on the context by whatever name a function takes it."""
     contexts = {
         function.args.args[0].arg
         for function in ast.walk(tree)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and function.args.args
     } | {"ctx"}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr in _later:
-            is_context = isinstance(node.value, ast.Name) and node.value.id in contexts
-            if is_context or node.attr == "submit_child":
-                yield node
+        if isinstance(node, ast.Attribute) and node.attr in _later and getattr(node.value, "id", "") in contexts:
+            yield node

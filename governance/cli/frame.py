@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -248,6 +248,20 @@ def read_file(path: str) -> bytes:
         return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
         raise OperatorError(f"cannot be read: {error.strerror}", field=path, code="unreadable") from None
+
+
+def beside(file: str, module: str) -> str:
+    """Where a module stands as a workflow imports it: below the directory of the workflow's own file."""
+    from engine.errors import CallerError
+
+    try:
+        return PurePath(module).relative_to(PurePath(file).parent).as_posix()
+    except ValueError:
+        raise CallerError(
+            f"{module} is not below the directory of {file}",
+            field="--module",
+            next_step="put the files of a workflow together",
+        ) from None
 
 
 def write_new(path: Path, content: bytes) -> None:

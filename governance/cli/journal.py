@@ -328,7 +328,7 @@ def code_difference(seat: frame.Seat, run: str) -> str:
 
     with seat.parts.database.unit(seat.tenant, write=False) as unit:
         case = cases.load(unit, run)
-        program = templates.by_digest(unit, case.origin.definition)
+        program = templates.by_digest(unit, case.code)
     if not isinstance(program, Function) or not case.history.started:
         return ""
     feed = Feed(Files(case.origin.salt_key, case.payloads)).take(case.stored)
@@ -360,7 +360,7 @@ def _snapshot_difference(unit: Unit, history: History, case: Any) -> str:
     if not 0 < at <= len(entries):
         return f"the snapshot is of {at} events, the journal holds {len(entries)}"
     cut = History.load(history.execution, entries[:at])
-    definition, context = templates.by_digest(unit, case.origin.definition), context_of(case)
+    definition, context = templates.by_digest(unit, case.code), context_of(case)
     if isinstance(definition, Function):
         return ""  # a function has no frame to keep
     kept = frame_from(decode(body))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -85,16 +86,22 @@ def show(run: str, tenant: str, token: str, form: str) -> None:
     rows = [
         {
             "step": s.step, "promise": s.promise, "tool": s.tool, "state": s.state, "attempt": s.attempt, "approval": s.approval,
-            "error": s.last_error,
+            "child": s.child, "error": s.last_error,
         }
         for s in steps
     ]  # fmt: skip
     evidence = {"state": bundle.state, "sha256": bundle.sha256, "size": bundle.size} if bundle else None
     if form != "table":
-        frame.show_one(form, {**_run_row(found), "steps": rows, "evidence": evidence})
+        whole = {**_run_row(found), "definition_sha256": found.definition.hex(), "code_sha256": found.code.hex()}
+        frame.show_one(form, {**whole, "parent": found.parent, "steps": rows, "evidence": evidence})
         return
     sealed = f"{bundle.state} {bundle.sha256}" if bundle else "not yet"
-    frame.show_one(form, {**_run_row(found), "definition": found.definition.hex()[:16], "evidence": sealed})
+    head = {**_run_row(found), "definition": found.definition.hex()[:16], "evidence": sealed}
+    if found.code != found.definition:
+        head["code"] = found.code.hex()[:16]
+    if found.parent:
+        head["parent"] = f"{found.parent} operation {found.parent_promise}"
+    frame.show_one(form, head)
     click.echo()
     frame.show(form, rows, empty="no step yet")
 
@@ -139,6 +146,61 @@ def resolve(run: str, promise: str, how: str, tenant: str, token: str, reason: s
     seat = frame.seat(tenant, token, person=True)
     done = seat.parts.resolve.resolve(seat.tenant, seat.person, run, promise, how.replace("-", "_"), reason)
     frame.show_one(form, {"run": done.run, "promise": done.promise, "how": done.how, "state": done.state})
+
+
+@runs.command("retry")
+@click.argument("run")
+@frame.asking
+@frame.output
+def retry(run: str, tenant: str, token: str, form: str) -> None:
+    """Go on with what is parked, when what was wrong has been put right."""
+    seat = frame.seat(tenant, token, person=True)
+    frame.show_one(form, {"run": run, "items": seat.parts.retry.retry(seat.tenant, seat.person, run)})
+
+
+@runs.command("migrate")
+@click.argument("run")
+@click.option(
+    "--to", "to", default="", metavar="VERSION|FILE.py", help="A published version, or a file; else the active version."
+)
+@click.option("--module", "modules", multiple=True, metavar="FILE", help="A further Python file that FILE imports.")
+@frame.asking
+@frame.output
+def migrate(run: str, to: str, modules: tuple[str, ...], tenant: str, token: str, form: str) -> int:
+    """Let a run in Python go on under other code, if its whole journal replays the same under it."""
+    from engine.errors import CallerError
+    from governance.commands.migrate import DiffersFromJournal
+
+    given = frame.read_file(to) if to.endswith(".py") else b""
+    if modules and not given:
+        raise CallerError("is for a FILE.py that is given with --to", field="--module", next_step="give --to FILE.py")
+    more = {frame.beside(to, path): frame.read_file(path) for path in modules}
+    seat = frame.seat(tenant, token, person=True)
+    orders = seat.parts.migrate
+    try:
+        if given:
+            done = orders.to_file(seat.tenant, seat.person, run, given, to, more)
+        else:
+            done = orders.to_version(seat.tenant, seat.person, run, to)
+    except DiffersFromJournal as differs:
+        frame.show_one(
+            form,
+            {
+                "run": run, "migrated": False, "event": differs.sequence,
+                "journal": _step(differs.journal), "code": _step(differs.does),
+            },
+        )  # fmt: skip
+        frame.say(differs.reason)
+        return frame.FAILED
+    frame.show_one(
+        form, {"run": run, "migrated": True, "version": done.version, "digest": done.digest, "events": done.events}
+    )
+    return frame.OK
+
+
+def _step(step: dict[str, Any] | None) -> str:
+    """An event of a replay in one line; nothing when that side has ended."""
+    return "nothing more" if step is None else json.dumps(step, sort_keys=True, ensure_ascii=False)
 
 
 def _run_row(run: RunView) -> dict[str, Any]:

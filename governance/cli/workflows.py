@@ -62,24 +62,10 @@ def validate(files: tuple[str, ...], form: str) -> int:
 @frame.output
 def apply(file: str, modules: tuple[str, ...], tenant: str, token: str, form: str) -> None:
     """Publish a file and activate it; runs that are under way stay with what they started with."""
-    more = {_beside(file, path): frame.read_file(path) for path in modules}
+    more = {frame.beside(file, path): frame.read_file(path) for path in modules}
     seat = frame.seat(tenant, token, person=True)
     done = seat.parts.publish.apply(seat.tenant, seat.person, frame.read_file(file), file, more)
     frame.show_one(form, {"name": done.name, "version": done.version, "digest": done.digest, "state": done.state})
-
-
-def _beside(file: str, module: str) -> str:
-    """Where a module stands as the workflow imports it: below the directory of the workflow's own file."""
-    from engine.errors import CallerError
-
-    try:
-        return PurePath(module).relative_to(PurePath(file).parent).as_posix()
-    except ValueError:
-        raise CallerError(
-            f"{module} is not below the directory of {file}",
-            field="--module",
-            next_step="put the files of a workflow together",
-        ) from None
 
 
 @group.command("list")

@@ -12,6 +12,7 @@ from engine.ledger.entries import Fact
 from governance.commands.authority import Actor, allowed, token_ref
 from governance.keys import PURPOSES, hashed
 from governance.store import entries, people, secrets, templates
+from governance.store.case import CHILD, MANUAL
 from governance.store.unit import Database, Unit
 
 OPERATOR = {"type": "system", "id": "operator"}
@@ -181,6 +182,8 @@ class Admit:
     ) -> None:
         """A webhook source: who it acts as, who answers for it, and the secret it signs with."""
         check_name(source, "source")
+        if source in (MANUAL, CHILD):
+            raise CallerError(f"{source} is a reserved name", field="source", next_step="call the source otherwise")
         if len(secret) < 16:
             raise CallerError("a signing secret has at least 16 characters", field="secret")
         sealed = self._secrets.seal(tenant, f"source/{source}", secret)

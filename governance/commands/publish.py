@@ -28,6 +28,14 @@ class Published:
     state: str
 
 
+def function_from(text: bytes, filename: str, modules: Mapping[str, bytes]) -> Function:
+    """The function of an author's file and the further files that it imports."""
+    name = PurePosixPath(filename).name
+    if name in modules:
+        raise CallerError(f"{name} is given twice", field="module")
+    return function_of({name: text, **modules})
+
+
 class Loads(Protocol):
     """Whoever can say that code loads: a process that holds nothing else."""
 
@@ -47,10 +55,7 @@ class Publish:
         """The program of this text, or every fault at once; `modules` are further files of a workflow in Python, by their paths."""
         if not filename.endswith(".py"):
             return normalize(text, filename, self._catalog)
-        name = PurePosixPath(filename).name
-        if modules and name in modules:
-            raise CallerError(f"{name} is given twice", field="module")
-        return function_of({name: text, **(modules or {})})
+        return function_from(text, filename, modules or {})
 
     def apply(
         self, tenant: str, actor: Actor, text: bytes, filename: str, modules: Mapping[str, bytes] | None = None

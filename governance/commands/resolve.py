@@ -58,7 +58,7 @@ class Resolve:
                     code="not_unknown",
                     next_step="the run page shows what waits",
                 )
-            if person.person in case.origin.lineage:
+            if person.person in case.lineage:
                 raise Refused("you asked for this, so another person must say what happened", code="lineage")
             if row.approval:
                 groups = approvals.load(unit, row.approval, lock=True).asked.groups

@@ -9,13 +9,12 @@ from typing import Any
 from engine.errors import CallerError, Refused
 from engine.ids import check_name, execution_key, run_id
 from engine.kernel import input_payload
-from engine.ledger.entries import Fact
 from engine.program.inputs import check_input
 from engine.program.programs import Program
 from governance.commands.authority import Actor, allowed
 from governance.keys import hashed
-from governance.store import cases, entries, people, templates
-from governance.store.case import Origin
+from governance.store import cases, people, templates
+from governance.store.case import MANUAL, Origin
 from governance.store.unit import Database, Unit
 
 
@@ -49,7 +48,7 @@ class Start:
                 hash_key,
                 definition,
                 "main",
-                "manual",
+                MANUAL,
                 ref or self._random_bytes(8).hex(),
                 value,
                 person.person,
@@ -96,30 +95,14 @@ class Start:
         origin = Origin(
             tenant=unit.tenant, run=run, workspace=workspace, workflow=definition.name, version=definition.version,
             definition=definition.digest, trigger_type=kind, trigger_ref=ref, started_by=person, on_behalf_of="", owner=owner,
-            salt_key=salt_key, execution_key=key, input=kept.commit, created_at=now,
+            salt_key=salt_key, execution_key=key, input=kept.commit, created_at=now, root=run,
         )  # fmt: skip
         # Twenty posts of one trigger race here: the first row wins, the others wait for it and find it. A version that
         # was published meanwhile gives the run another id, so the one that won is looked up.
-        if not cases.insert(unit, origin, "queued"):
+        queued = cases.queued(origin, "person" if kind == MANUAL else "service", hashed(hash_key, "trigger", ref))
+        if not cases.begin(unit, origin, kept, [queued]):
             return Begun(cases.started_by(unit, definition.name, kind, ref), new=False)
-        unit.run(
-            "insert into payload (tenant, run, digest, body) values (:tenant, :run, :digest, :body)",
-            run=run, digest=kept.commit, body=kept.body,
-        )  # fmt: skip
-        cases.queue_first(unit, origin)
-        entries.note_run(unit, run, [self._queued(hash_key, origin, definition)])
         return Begun(run, new=True)
-
-    def _queued(self, hash_key: bytes, origin: Origin, definition: Program) -> Fact:
-        return Fact(
-            "run.queued",
-            {"type": "service" if origin.trigger_type != "manual" else "person", "id": origin.started_by},
-            {
-                "workflow": origin.workflow, "version": origin.version, "definition_sha256": definition.digest.hex(),
-                "trigger_type": origin.trigger_type, "trigger_ref": hashed(hash_key, "trigger", origin.trigger_ref),
-                "workspace": origin.workspace, "input_sha256": origin.input.hex(),
-            },
-        )  # fmt: skip
 
 
 def _startable(unit: Unit, workflow: str) -> Program:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from engine.errors import BrokenJournal
-from engine.ids import PromiseId
-from engine.journal.events import ExecutionStarted
 from engine.journal.status import Blocked
 from engine.kernel import advance, delivered, opened, rebuild
 from engine.program.definition import Definition
@@ -39,7 +37,7 @@ def step(case: Case, definition: Definition) -> str | None:
                 raise BrokenJournal("frame", f"the frame waits for operation {frame.waiting}, which has no result")
             frame = delivered(definition, frame, invoke.result, case.payloads)
     first = not history.started
-    advanced = advance(history, definition, frame, context_of(case), case.origin.salt_key, _start(case), now)
+    advanced = advance(history, definition, frame, context_of(case), case.origin.salt_key, case.start, now)
     case.frame = advanced.frame
     for kept in advanced.payloads:
         case.keep(kept.commit, kept.body)
@@ -50,14 +48,6 @@ def step(case: Case, definition: Definition) -> str | None:
         return _proposed(case, advanced.outcome)
     case.close("succeeded" if isinstance(advanced.outcome, Complete) else "failed_terminal")
     return None
-
-
-def _start(case: Case) -> ExecutionStarted:
-    o = case.origin
-    parent = PromiseId(o.run)
-    size = len(case.payloads[o.input])
-    reference = f'{{"commit":"{o.input.hex()}","size":{size}}}'
-    return ExecutionStarted(f"sha256:{o.definition.hex()}", reference, parent, o.execution_key)
 
 
 def _proposed(case: Case, proposal: Propose) -> str:

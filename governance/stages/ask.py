@@ -33,7 +33,7 @@ def ask(
             },
         )
         case.posts.append(("card", old.asked.id, {}))
-    lineage = o.lineage
+    lineage = case.lineage
     keys, counts, groups, until = v.keys, dict(v.counts), frozenset(v.groups), expires_at(case.now, v)
     if v.effect == "allow" and old is not None:
         # Policy wants nobody now, but people agreed to something else: the same requirement, for what would really run.
@@ -46,7 +46,7 @@ def ask(
     )  # fmt: skip
     shown = Recorded(
         asked=empty, votes=(), reasons=(), card_rev=1, verdict_n=verdict_n, rev=case.promises[action.promise].rev, action=action, verdict=v,
-        workflow=o.workflow, version=o.version, trigger=f"{o.trigger_type} {o.trigger_ref}", promise_state="waiting_approval",
+        workflow=o.workflow, version=case.code_version, trigger=f"{o.trigger_type} {o.trigger_ref}", promise_state="waiting_approval",
         promise_error="", decided_at=None,
     )  # fmt: skip
     body = card_body(

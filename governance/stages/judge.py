@@ -133,8 +133,8 @@ class Judge:
         again = found is not None or row.attempt > 0
         question = ask(
             action, request=request_id(self._random_bytes(16)), purpose="recheck" if again else "enforce",
-            facts=around.facts(case, row), usage=replace(around.usage, writes_this_run=case.writes),
-            at=moment(around.now.astimezone(datetime.UTC), "UTC"), people=People(around.groups, frozenset(case.origin.lineage)),
+            facts=around.facts(case, row), usage=replace(around.usage, writes_this_run=case.writes + around.writes_of_others),
+            at=moment(around.now.astimezone(datetime.UTC), "UTC"), people=People(around.groups, frozenset(case.lineage)),
             tenant_key=self._hash_key(action.tenant), grant=_grant(found, action), freeze=around.freeze,
         )  # fmt: skip
         judged = judge(
@@ -169,8 +169,8 @@ class Judge:
         key = effect_key(spec, target, tuple(fields), str(case.promise_id(promise)), proposal.key)
         action = Action(
             tenant=o.tenant, workspace=o.workspace, run=o.run, promise=promise, step=proposal.step_id, workflow=o.workflow,
-            version=o.version,
-            definition=o.definition.hex(), connector=spec.connector, operation=spec.operation, kind=spec.kind, risk=proposal.risk,
+            version=case.code_version,
+            definition=case.code.hex(), connector=spec.connector, operation=spec.operation, kind=spec.kind, risk=proposal.risk,
             reversible=spec.reversible, reversal=spec.reversal, target=target, fields=tuple(fields), amount_minor=proposal.amount_minor,
             currency=proposal.currency, preconditions=(), key=key, summary=spec.summary,
             salt=mac(o.salt_key, "twokeys/action/v1", promise).hex()[:32],

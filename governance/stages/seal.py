@@ -9,7 +9,7 @@ from typing import Protocol
 from engine.canonical import sha256
 from engine.errors import BrokenLedger
 from engine.ledger.bundle import BundleContents, PolicySource, SignedReceipt, build
-from engine.ledger.entries import Fact
+from engine.ledger.entries import Fact, read_entry
 from engine.ledger.tree import Tree
 from governance import log
 from governance.keys import Signer
@@ -105,6 +105,7 @@ class Seal:
             tree = Tree(entries.leaves(unit, size))
             found = evidence.material(unit, run)
             definition = templates.by_digest(unit, closed[1])
+            moved_to = tuple(templates.by_digest(unit, digest).body for digest in _moved_to(placed))
         if tree.root(size) != checkpoint.root:
             raise BrokenLedger("the log's entries do not hash to the checkpoint that was signed", code="root_mismatch")
         contents = BundleContents(
@@ -113,7 +114,7 @@ class Seal:
             documents=self._committed(placed, found),
             receipts=tuple(SignedReceipt(*one) for one in found.receipts), definition=definition.body, journal=found.journal,
             policies=tuple(one for revision in found.revisions for one in self._policy_files(tenant, revision)), trust=self._trust(tenant),
-            verifier=self._verifier, public=signer.public, sign=signer.sign,
+            verifier=self._verifier, public=signer.public, sign=signer.sign, moved_to=moved_to,
         )  # fmt: skip
         body = build(contents)
         digest = sha256(body)
@@ -148,3 +149,9 @@ class Seal:
                 run=run, item=lease.item, stage=lease.stage, owner=lease.owner, epoch=lease.epoch,
             )  # fmt: skip
         _say.info("sealed", sha256=row.sha256.hex(), size=row.size)
+
+
+def _moved_to(placed: list[tuple[int, bytes]]) -> list[bytes]:
+    """The digests of the code that people moved the run to, in order."""
+    found = [read_entry(body) for _, body in placed if b'"run.migrated"' in body]
+    return [bytes.fromhex(one.body["definition_sha256"]) for one in found if one.type == "run.migrated"]

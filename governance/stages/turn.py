@@ -10,14 +10,13 @@ from typing import Any, Protocol
 from engine.errors import AuthorError
 from engine.gate.action import OperationSpec
 from engine.ids import PromiseId
-from engine.journal.events import ExecutionStarted
 from engine.kernel import Files, Signalled, advance_function, begun
 from engine.program import function_commands as do
 from engine.program.function import Turn
 from engine.program.function_code import Component, check_pinned
-from engine.program.function_journal import Applied, Feed, can_turn
+from engine.program.function_journal import Applied, Feed, can_turn, child_prefix
 from engine.program.programs import Function
-from governance.store.case import Case, Promise, timer_ref
+from governance.store.case import CHILD, Case, Promise, timer_ref
 
 _epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -33,6 +32,14 @@ class Hosting(Protocol):
 
     def turn(self, component: Component, feed: Feed, *, now: int, entropy: bytes, tenant: str) -> Turn:
         """What follows from a journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follows:
+    """What a turn wants: promises to be judged, and child runs to be begun."""
+
+    judge: tuple[str, ...] = ()
+    children: tuple[do.StartChild, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +70,10 @@ class Turns:
         """What to ask the host; None while the run waits for something that has not come, or is over. Changes no run."""
         if case.ended or case.cancel_requested:
             return None
-        start = _start(case)
-        history = begun(case.history, start, case.micros)
+        history = begun(case.history, case.start, case.micros)
         if not can_turn(history):
             return None
-        check_pinned(start.component_digest, function.component)
+        check_pinned(f"sha256:{case.code.hex()}", function.component)
         feed = case.feed or Feed(Files(case.origin.salt_key, case.payloads))
         case.feed = None  # until the answer is there: what is asked in vain is asked of a new feed
         feed.take(case.stored[feed.version :])
@@ -80,20 +86,21 @@ class Turns:
             asking.component, asking.feed, now=asking.now, entropy=asking.entropy, tenant=case.origin.tenant
         )
 
-    def take(self, case: Case, asking: Asking, turn: Turn) -> tuple[str, ...]:
-        """Append the turn and keep what it needs; the promises to be judged. A run ends when nothing of it is in flight."""
+    def take(self, case: Case, asking: Asking, turn: Turn) -> Follows:
+        """Append the turn and keep what it needs. A run ends when nothing of it is in flight."""
         case.feed = asking.feed
         ends = any(isinstance(command, do.Complete | do.Fail) for command in turn.commands)
         if ends and any(invoke.phase == "started" for invoke in case.history.open_invokes()):
-            return ()  # whatever comes of that effect brings the run here again
+            case.releases_children = True
+            return Follows()  # whatever comes of that effect or that child brings the run here again
         if ends:
             self._withdraw(case)
         first = not case.history.started
-        history = begun(case.history, _start(case), asking.now)
+        history = begun(case.history, case.start, asking.now)
         files = Files(case.origin.salt_key, case.payloads)
         applied = advance_function(history, turn, files, self._proposed, now=asking.now, entropy=asking.entropy)
-        if applied.children or applied.tasks:
-            raise NotInRelease("child workflows and tasks are not in this release")
+        if applied.tasks:
+            raise NotInRelease("tasks are not in this release")
         case.history = history
         for kept in files.new:
             case.keep(kept.commit, kept.body)
@@ -102,16 +109,20 @@ class Turns:
             case.state = "running"
         return self._follow(case, applied)
 
-    def _follow(self, case: Case, applied: Applied) -> tuple[str, ...]:
+    def _follow(self, case: Case, applied: Applied) -> Follows:
         for promise, fire_at in applied.timers:
             at = _epoch + datetime.timedelta(microseconds=fire_at)
             case.add("due", kind="timer", ref=timer_ref(promise), at=at)
         for promise, command in applied.invokes:
             _put(case, promise, command)
+        for promise, wanted in applied.children:
+            _put_child(case, promise, wanted)
         if applied.ended is not None:
             case.close("succeeded" if isinstance(applied.ended, do.Complete) else "failed_terminal")
-            return ()
-        return tuple(promise.local for promise, _ in applied.invokes)
+            return Follows()
+        return Follows(
+            tuple(promise.local for promise, _ in applied.invokes), tuple(wanted for _, wanted in applied.children)
+        )
 
     def _withdraw(self, case: Case) -> None:
         """Nobody waits for these questions any more."""
@@ -136,17 +147,20 @@ class Turns:
         return value
 
 
-def _start(case: Case) -> ExecutionStarted:
-    o = case.origin
-    reference = f'{{"commit":"{o.input.hex()}","size":{len(case.payloads[o.input])}}}'
-    return ExecutionStarted(f"sha256:{o.definition.hex()}", reference, PromiseId(o.run), o.execution_key)
-
-
 def _put(case: Case, promise: PromiseId, command: do.Invoke) -> None:
     asked = command.input
     case.promises[promise.local] = Promise(
         promise=promise.local, step=asked["step_id"], step_index=asked["step_index"],
         tool=f"{asked['connector']}.{asked['operation']}", key="", kind="", state="ready",
+    )  # fmt: skip
+    case.touch(promise.local)
+    case.state = "running"
+
+
+def _put_child(case: Case, promise: PromiseId, wanted: do.StartChild) -> None:
+    case.promises[promise.local] = Promise(
+        promise=promise.local, step=wanted.workflow, step_index=wanted.child, tool=f"{child_prefix}{wanted.workflow}", key="",
+        kind=CHILD, state="ready",
     )  # fmt: skip
     case.touch(promise.local)
     case.state = "running"

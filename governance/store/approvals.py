@@ -90,7 +90,7 @@ def load(unit: Unit, approval: str, *, lock: bool = False) -> Recorded:
         approval=approval,
     )
     rest = unit.one(
-        "select ac.body, ac.rev, v.body, r.workflow, r.version, r.trigger_type || ' ' || r.trigger_ref, p.state, p.last_error "
+        "select ac.body, ac.rev, v.body, r.workflow, r.code_version, r.trigger_type || ' ' || r.trigger_ref, p.state, p.last_error "
         "from run r join promise p on p.tenant = r.tenant and p.run = r.run "
         "join action ac on ac.tenant = r.tenant and ac.run = r.run and ac.promise = p.promise and ac.digest = :digest "
         "join verdict v on v.tenant = r.tenant and v.run = r.run and v.promise = p.promise and v.n = :n "

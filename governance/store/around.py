@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from engine.gate.action import Action, action_from
 from engine.gate.question import Facts, Freeze, Usage
 from engine.program.programs import Program
-from governance.store import people, templates
+from governance.store import cases, people, templates
 from governance.store.case import Case, Promise
 from governance.store.people import Profile, Tenant
 from governance.store.unit import Unit
@@ -26,6 +26,7 @@ class Around:
     revision: str
     usage: Usage
     now: datetime.datetime
+    writes_of_others: int = 0  # of its family
 
     def facts(self, case: Case, promise: Promise) -> Facts:
         """Where an action of this run comes from, as policy sees it."""
@@ -53,10 +54,11 @@ def load(unit: Unit, case: Case) -> Around:
         "(select count(*) from run where tenant = :tenant and ended_at is null), clock_timestamp()"
     )
     assert row is not None
+    others = cases.writes_of_others(unit, case)
     return Around(
         tenant=people.tenant(unit), groups=people.group_members(unit), profiles=people.profiles(unit),
-        program=templates.by_digest(unit, case.origin.definition), revision=templates.active_revision(unit),
-        usage=Usage(case.writes, int(row[0]), int(row[1]), int(row[2]), 0), now=row[3],
+        program=templates.by_digest(unit, case.code), revision=templates.active_revision(unit),
+        usage=Usage(case.writes + others, int(row[0]), int(row[1]), int(row[2]), 0), now=row[3], writes_of_others=others,
     )  # fmt: skip
 
 

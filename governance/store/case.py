@@ -13,15 +13,17 @@ from engine.gate.action import Action
 from engine.gate.receipt import Receipt
 from engine.gate.verdict import Judged
 from engine.ids import PromiseId, promise_of
-from engine.journal.events import AwaitSignal, Entry
+from engine.journal.events import AwaitSignal, Entry, ExecutionStarted
 from engine.journal.history import History
 from engine.journal.status import Blocked
-from engine.kernel import Finished, News, Started, accept
+from engine.kernel import Finished, News, Payload, Started, accept
 from engine.ledger.entries import Fact, build
 from engine.program.function_journal import Feed
 from engine.program.snapshot import Frame
 
 SYSTEM = {"type": "system", "id": "twokeys"}
+# The triggers that are ours: no source may be called so, because a trigger's name is part of what a start is about.
+MANUAL, CHILD = "manual", "child"
 _epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _micro = datetime.timedelta(microseconds=1)
 # Of a run that goes on, by what its operations are doing: the first of these that any of them is.
@@ -79,6 +81,10 @@ class Origin:
     execution_key: str
     input: bytes
     created_at: datetime.datetime
+    root: str  # the first run of its family: itself, when nobody's child
+    parent: str = ""
+    parent_promise: str = ""
+    depth: int = 0
 
     @property
     def lineage(self) -> dict[str, str]:
@@ -92,11 +98,22 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The switches, the policy and the people that a permit rests on; the intent's commit finds them unchanged or writes nothing."""
+    """What a permit rests on; the intent's commit finds switches, policy, people and the family's writes unchanged or writes nothing."""
 
     revision: str
     freeze: str
     persons: tuple[str, ...]
+    writes_of_others: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """A run that is to begin with the commit of the decision that wants it: what it is, its input, and its first entries."""
+
+    origin: Origin
+    input: Payload
+    facts: tuple[Fact, ...]
+    editors: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -120,6 +137,9 @@ class Case:
     receipts_n: dict[tuple[str, int], int]
     action_digests: dict[str, bytes]  # of the newest proposal of each promise
     stored: list[Entry]  # the journal as the database has it
+    code: bytes  # the digest of what it runs on: what it started with, until a person moved it
+    code_version: str
+    editors: tuple[str, ...] = ()  # who moved it, or a run above it, to other code
     feed: Feed | None = None  # of a function: what its host was told
     # what the next commit adds
     built: list[tuple[int, bytes, bytes]] = field(default_factory=list)
@@ -131,6 +151,9 @@ class Case:
     approval_status: dict[str, str] = field(default_factory=dict)
     state: str = "queued"
     intent_seen: Seen | None = None  # what an intent of this commit was permitted under
+    births: list[Birth] = field(default_factory=list)
+    wakes_parent: bool = False
+    releases_children: bool = False  # those that are open are to be cancelled
 
     def note(
         self, kind: str, body: Mapping[str, Any], *, actor: Mapping[str, str] | None = None, commit: Iterable[str] = ()
@@ -213,6 +236,14 @@ class Case:
         """The full id of a promise of this run."""
         return promise_of(self.origin.run, promise)
 
+    @property
+    def start(self) -> ExecutionStarted:
+        """The first event of its journal; its parent is the operation that started it, or itself."""
+        o = self.origin
+        reference = f'{{"commit":"{o.input.hex()}","size":{len(self.payloads[o.input])}}}'
+        parent = promise_of(o.parent or o.run, o.parent_promise)
+        return ExecutionStarted(f"sha256:{o.definition.hex()}", reference, parent, o.execution_key)
+
     def accept(self, news: News) -> None:
         """Append news to the journal and keep its payloads."""
         for kept in accept(self.history, news, self.origin.salt_key, self.micros):
@@ -259,6 +290,7 @@ class Case:
             {"status": state, "entries": self.chain_seq + 1, "journal_version": version, "journal_head": head},
         )
         self.put_work("", "seal")
+        self.wakes_parent = self.origin.parent != ""
 
     def committed(self) -> None:
         """Everything is stored: the next decision on this case starts clean."""
@@ -267,6 +299,17 @@ class Case:
         self.base_events, self.base_chain = self.history.version, self.chain_seq
         self.built, self.new_payloads, self.rows, self.changed = [], {}, {}, set()
         self.work_done, self.posts, self.approval_status, self.intent_seen = [], [], {}, None
+        self.births, self.wakes_parent, self.releases_children = [], False, False
+
+    @property
+    def lineage(self) -> dict[str, str]:
+        """Who can hold no key for what it proposes: those of its start, and whoever has edited what it does since."""
+        return {**dict.fromkeys(self.editors, "editor"), **self.origin.lineage}
+
+    @property
+    def has_family(self) -> bool:
+        """Whether other runs belong to it: the one that started it, or those that it started."""
+        return bool(self.origin.parent) or any(promise.kind == CHILD for promise in self.promises.values())
 
     @property
     def shown(self) -> str:

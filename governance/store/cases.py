@@ -9,14 +9,16 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from engine.canonical import decode, encode, jcs, read_json, sha256
-from engine.errors import BrokenJournal, CallerError
+from engine.errors import BrokenJournal, CallerError, Conflict
 from engine.gate.action import Action, action_from
 from engine.ids import PromiseId
 from engine.journal.history import History
 from engine.journal.status import name as status_name
-from engine.kernel import opened
+from engine.kernel import Payload, opened
+from engine.ledger.entries import Fact
+from engine.limits import family_runs_max
 from engine.program.snapshot import Frame, frame_from
-from governance.store import journals
+from governance.store import entries, journals
 from governance.store.case import Case, Origin, Promise
 from governance.store.dispatch import Lease
 from governance.store.unit import Unit
@@ -26,14 +28,12 @@ _promise_columns = tuple(f.name for f in fields(Promise))
 
 def insert(unit: Unit, origin: Origin, state: str) -> bool:
     """A new run, queued: no journal yet. False when its trigger has a run already."""
-    values = {f.name: getattr(origin, f.name) for f in fields(Origin) if f.name not in ("tenant", "created_at")}
+    names = [f.name for f in fields(Origin) if f.name not in ("tenant", "created_at")]
+    values = {name: getattr(origin, name) for name in names}
     return (
         unit.run(
-            "insert into run (tenant, run, workspace, workflow, version, definition, trigger_type, trigger_ref, started_by, "
-            "on_behalf_of, owner, salt_key, execution_key, input, head, chain_head, state) values (:tenant, :run, :workspace, "
-            ":workflow, :version, "
-            ":definition, :trigger_type, :trigger_ref, :started_by, :on_behalf_of, :owner, :salt_key, :execution_key, :input, "
-            ":zero, :zero, :state) "
+            f"insert into run (tenant, {', '.join(names)}, code, code_version, head, chain_head, state) values "
+            f"(:tenant, {', '.join(f':{name}' for name in names)}, :definition, :version, :zero, :zero, :state) "
             "on conflict do nothing",
             **values,
             zero=bytes(32),
@@ -41,6 +41,38 @@ def insert(unit: Unit, origin: Origin, state: str) -> bool:
         ).rowcount
         == 1
     )
+
+
+def begin(unit: Unit, origin: Origin, kept: Payload, facts: Iterable[Fact], editors: tuple[str, ...] = ()) -> bool:
+    """A run with its input, its first entries and its first work; False and nothing of that when its trigger has a run already."""
+    if not insert(unit, origin, "queued"):
+        return False
+    unit.run(
+        "insert into payload (tenant, run, digest, body) values (:tenant, :run, :digest, :body)",
+        run=origin.run, digest=kept.commit, body=kept.body,
+    )  # fmt: skip
+    if editors:
+        unit.run(
+            "update run set editors = :editors where tenant = :tenant and run = :run",
+            run=origin.run,
+            editors=list(editors),
+        )
+    queue_first(unit, origin)
+    entries.note_run(unit, origin.run, list(facts))
+    return True
+
+
+def queued(origin: Origin, actor_type: str, trigger_ref: str) -> Fact:
+    """The first entry of a run; the reference that started it stands there as a MAC."""
+    return Fact(
+        "run.queued",
+        {"type": actor_type, "id": origin.started_by},
+        {
+            "workflow": origin.workflow, "version": origin.version, "definition_sha256": origin.definition.hex(),
+            "trigger_type": origin.trigger_type, "trigger_ref": trigger_ref, "workspace": origin.workspace,
+            "input_sha256": origin.input.hex(),
+        },
+    )  # fmt: skip
 
 
 def started_by(unit: Unit, workflow: str, kind: str, ref: str) -> str:
@@ -67,7 +99,8 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
     names = [f.name for f in fields(Origin)]
     row = unit.one(
         f"select {', '.join(names)}, chain_seq, chain_head, writes, cancel_requested, ended_at is not null, state, events, "
-        "clock_timestamp(), head from run where tenant = :tenant and run = :run" + (" for update" if lock else ""),
+        "clock_timestamp(), head, code, code_version, editors from run where tenant = :tenant and run = :run"
+        + (" for update" if lock else ""),
         run=run,
     )
     if row is None:
@@ -85,7 +118,7 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
         origin=Origin(**values), history=history, frame=None, promises={}, payloads=_payloads(unit, run), chain_seq=rest[0],
         chain_head=bytes(rest[1]), writes=rest[2], cancel_requested=rest[3], ended=rest[4], state=rest[5],
         now=rest[7].astimezone(datetime.UTC), base_events=history.version, base_chain=rest[0], stored=list(stored.entries),
-        verdicts_n={}, action_digests={}, receipts_n={},
+        code=bytes(rest[9]), code_version=rest[10], editors=tuple(rest[11]), verdicts_n={}, action_digests={}, receipts_n={},
     )  # fmt: skip
     if history.version:  # before its first event a run has nothing but what it was started with
         _fill(unit, case)
@@ -154,6 +187,16 @@ def action(unit: Unit, run: str, promise: str, rev: int) -> Action:
     return found
 
 
+def unpark(unit: Unit, run: str) -> int:
+    """What is parked of a run is ready again; what nobody knows the outcome of waits on for a person's word. How many."""
+    return unit.run(
+        "update work w set state = 'ready', faults = 0, eligible_at = clock_timestamp() where tenant = :tenant and run = :run "
+        "and state = 'parked' and not exists (select 1 from promise p where p.tenant = w.tenant and p.run = w.run "
+        "and p.promise = w.item and p.state = 'unknown')",
+        run=run,
+    ).rowcount
+
+
 def result_under(unit: Unit, run: str, promise: str) -> dict[str, str]:
     """What the program of another run was given for this effect: a repeat of the effect gives the same result."""
     case = load(unit, run)
@@ -172,9 +215,71 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
     """
     facts = json.dumps(_facts(case, list(leases), keeper), default=_text, separators=(",", ":"))
     kept = int(unit.run("select commit_facts(:facts)", facts=facts).scalar_one())
+    seen = case.intent_seen
+    if seen is not None and writes_of_others(unit, case, lock=True) != seen.writes_of_others:
+        raise Conflict("what the permit rests on has changed", code="version")
+    _begin_children(unit, case)
+    _tell_family(unit, case)
     if unit.check_commit is not None:
         unit.check_commit(unit, case)
     return kept
+
+
+def writes_of_others(unit: Unit, case: Case, *, lock: bool = False) -> int:
+    """How often the other runs of its family have written: the cap of a run holds over it and its children together.
+
+    With `lock` the family's first run is held, so that of two that write at once the second finds what the first did. It
+    is locked after the run's own row, and whoever holds it waits for no other run: the order cannot close a circle.
+    """
+    origin = case.origin
+    if not case.has_family:
+        return 0
+    if lock:
+        unit.run("select 1 from run where tenant = :tenant and run = :root for update", root=origin.root)
+    row = unit.one(
+        "select coalesce(sum(writes), 0) from run where tenant = :tenant and root = :root and run <> :run",
+        root=origin.root, run=origin.run,
+    )  # fmt: skip
+    return int(row[0]) if row else 0
+
+
+def _begin_children(unit: Unit, case: Case) -> None:
+    if not case.births:
+        return
+    root = case.origin.root
+    unit.run("select 1 from run where tenant = :tenant and run = :root for update", root=root)
+    row = unit.one("select count(*) from run where tenant = :tenant and root = :root", root=root)
+    if row is None or row[0] + len(case.births) > family_runs_max:
+        raise Conflict("the family has grown meanwhile", code="version")
+    for birth in case.births:
+        o = birth.origin
+        active = unit.one(
+            "select 1 from template where tenant = :tenant and name = :name and digest = :digest and state = 'active' for share",
+            name=o.workflow, digest=o.definition,
+        )  # fmt: skip
+        if active is None:
+            raise Conflict(f"{o.workflow} was published anew meanwhile", code="version")
+        if not begin(unit, o, birth.input, birth.facts, birth.editors):
+            raise BrokenJournal("child", f"operation {o.parent_promise} of run {o.parent} has a child already")
+
+
+def _tell_family(unit: Unit, case: Case) -> None:
+    # Only work is left for the others, never a change of their rows: no transaction holds two runs of a family but the
+    # first one and its own.
+    rank = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+    if case.releases_children:
+        unit.run(
+            "insert into work (tenant, run, item, stage, workspace, state, rank) select tenant, run, '', 'cancel', workspace, 'ready', "
+            f"{rank} from run where tenant = :tenant and parent = :run and ended_at is null and not cancel_requested "
+            "on conflict do nothing",
+            run=case.origin.run,
+        )
+    if case.wakes_parent:
+        unit.run(
+            "insert into work (tenant, run, item, stage, workspace, state, rank) values (:tenant, :parent, :item, 'advance', :workspace, "
+            f"'ready', {rank}) on conflict do nothing",
+            parent=case.origin.parent, item=case.origin.parent_promise, workspace=case.origin.workspace,
+        )  # fmt: skip
 
 
 def _text(value: object) -> str:
@@ -200,7 +305,8 @@ def _facts(case: Case, leases: list[Lease], keeper: tuple[str, float]) -> dict[s
             "head": case.history.head, "status": status_name(case.history.status) if case.history.version else "",
             "state": case.shown, "chain_seq": case.chain_seq, "chain_head": case.chain_head, "writes": case.writes,
             "cancel_requested": case.cancel_requested, "now": case.now, "ended": case.ended, "advanced": ("", "advance") in done,
-            "waits_for": waits_for, "waits_until": waits_until,
+            "waits_for": waits_for, "waits_until": waits_until, "code": case.code, "code_version": case.code_version,
+            "editors": case.editors,
         }],
         # A receipt may come late; an intent may not: after a suspend its verdict is as old as the lease.
         "leases": [{

@@ -84,6 +84,16 @@ def active(unit: Unit, name: str) -> tuple[str, str, Program] | None:
     return None if row is None else (row[0], row[1], program_from(row[2], bytes(row[3])))
 
 
+def version(unit: Unit, name: str, wanted: str) -> tuple[str, str, Program] | None:
+    """(state, version, program) of one version, in whatever state."""
+    row = unit.one(
+        "select state, version, kind, body from template where tenant = :tenant and name = :name and version = :version",
+        name=name,
+        version=wanted,
+    )
+    return None if row is None else (row[0], row[1], program_from(row[2], bytes(row[3])))
+
+
 def set_state(unit: Unit, name: str, version: str, state: str) -> None:
     """Move one version; the partial unique index keeps one active version per name."""
     unit.run(

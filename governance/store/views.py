@@ -26,10 +26,10 @@ _state = (
     "and u.state = 'unknown') then 'unknown' else r.state end"
 )
 _row = (
-    f"r.run, r.workflow, r.version, {_state} as shown, r.trigger_type, r.trigger_ref, r.started_by, r.created_at, r.started_at, "
+    f"r.run, r.workflow, r.code_version, {_state} as shown, r.trigger_type, r.trigger_ref, r.started_by, r.created_at, r.started_at, "
     "r.ended_at, r.owner, r.on_behalf_of, r.definition, r.cancel_requested, r.events, r.writes, "
     "coalesce((select w.state || ': ' || r.error from work w where w.tenant = r.tenant and w.run = r.run and w.item = '' and w.faults > 0 "
-    "limit 1), ''), r.waits_for, r.waits_until"
+    "limit 1), ''), r.waits_for, r.waits_until, r.parent, r.parent_promise, r.code"
 )
 
 
@@ -56,6 +56,9 @@ class RunView:
     trouble: str = ""  # "ready: why" or "parked: why" while the run itself, none of its steps, keeps failing
     waits_for: str = ""  # the name of a signal
     waits_until: datetime.datetime | None = None  # the end of a sleep
+    parent: str = ""  # the run that started it
+    parent_promise: str = ""
+    code: bytes = b""  # what it runs on now; `definition` is what it started with
 
     @property
     def ended(self) -> bool:
@@ -82,6 +85,7 @@ class StepView:
     work: str  # ready | leased | parked
     faults: int
     action: Action | None
+    child: str = ""  # the run that it started
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +224,8 @@ def steps(unit: Unit, name: str) -> tuple[StepView, ...]:
     """The operations of a run in the order they were proposed."""
     rows = unit.all(
         "select p.promise, p.step, p.step_index, p.tool, p.kind, p.state, p.attempt, p.approval, p.last_error, p.next_eligible_at, "
-        "p.deadline_at, coalesce(w.stage, ''), coalesce(w.state, ''), coalesce(w.faults, 0), a.body from promise p "
+        "p.deadline_at, coalesce(w.stage, ''), coalesce(w.state, ''), coalesce(w.faults, 0), a.body, coalesce(c.run, '') from promise p "
+        "left join run c on c.tenant = p.tenant and c.parent = p.run and c.parent_promise = p.promise and c.parent <> '' "
         "left join lateral (select stage, state, faults from work w where w.tenant = p.tenant and w.run = p.run and w.item = p.promise "
         "order by stage limit 1) w on true "
         "left join lateral (select body from action a where a.tenant = p.tenant and a.run = p.run and a.promise = p.promise "
@@ -329,7 +334,7 @@ def groups(unit: Unit) -> Mapping[str, str]:
 
 def _run(row: Row) -> RunView:
     values = list(row)
-    values[12] = bytes(values[12])
+    values[12], values[-1] = bytes(values[12]), bytes(values[-1])
     return RunView(*values)
 
 

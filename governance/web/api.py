@@ -128,7 +128,8 @@ class Api:
             now = unit.now()
         why = story.why(run, steps, asked, now)
         return shape.RunDetailOut(
-            **_run(run), why=why.text, waits_until=why.until, definition_sha256=run.definition.hex(), cancel_requested=run.cancel_requested,
+            **_run(run), why=why.text, waits_until=why.until, definition_sha256=run.definition.hex(),
+            code_sha256=run.code.hex(), parent=run.parent, parent_promise=run.parent_promise, cancel_requested=run.cancel_requested,
             steps=[shape.StepOut(**{name: getattr(s, name) for name in shape.StepOut.model_fields}) for s in steps],
             verdicts=[_verdict(v) for v in verdicts], approvals=[q.record.approval for q in asked], receipts=[_receipt(r) for r in given],
             bundle=shape.BundleOut(**asdict(bundle)) if bundle else None,

@@ -112,6 +112,7 @@ class StepOut(_Shape):
     approval: str
     last_error: str
     next_eligible_at: datetime.datetime | None
+    child: str
 
 
 class VerdictOut(_Shape):
@@ -166,6 +167,9 @@ class RunDetailOut(RunOut):
     why: str
     waits_until: datetime.datetime | None
     definition_sha256: Sha256
+    code_sha256: Sha256
+    parent: str
+    parent_promise: str
     cancel_requested: bool
     steps: list[StepOut]
     verdicts: list[VerdictOut]

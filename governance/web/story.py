@@ -92,6 +92,8 @@ def why(run: RunView, steps: Sequence[StepView], asked: Sequence[Question], now:
     if again is not None:
         return Why(f"“{again.step}” is tried again by itself ({again.last_error}), at", again.next_eligible_at)
     busy = next((s for s in steps if s.state in ("ready", "running")), None)
+    if busy is not None and busy.child:
+        return Why(f"Waits for its child run of {busy.step}, {busy.child}; that run says for whom.")
     if busy is not None:
         return Why(f"“{busy.step}” is being worked on; it waits for nobody.")
     if run.waits_for:
@@ -155,6 +157,15 @@ _lines = {
     "step.completed": ("good", "“{step}” is done"),
     "step.failed": ("bad", "“{step}” failed: {error_class}"),
     "cancel.requested": ("hold", "{person} asked to cancel"),
+    "cancel.inherited": ("hold", "The run that started this one was canceled, or needs it no more"),
+    "parent.named": ("plain", "Started by run {run}, {depth} below the first"),
+    "child.started": ("plain", "Started child run {run} of {workflow} {version}"),
+    "child.ended": ("plain", "Child run {run} ended: {status} {error_class}"),
+    "run.migrated": (
+        "hold",
+        "{person} moved it to the code of {version}, after its whole journal replayed the same under it",
+    ),
+    "run.retried": ("hold", "{person} let what was parked go on"),
     "run.closed": ("plain", "The run is over: {status}"),
     "evidence.sealed": ("good", "The evidence bundle is sealed"),
     "evidence.downloaded": ("plain", "{person} downloaded the bundle"),

@@ -79,6 +79,8 @@ create table run (
   version text not null, definition bytea not null, trigger_type text not null, trigger_ref text not null,
   started_by text not null, on_behalf_of text not null default '', owner text not null,
   salt_key bytea not null, execution_key text not null, input bytea not null,
+  code bytea not null, code_version text not null, editors text[] not null default '{}',
+  root text not null, parent text not null default '', parent_promise text not null default '', depth int not null default 0,
   events int not null default 0, head bytea not null, status text not null default '', state text not null default 'queued',
   chain_seq int not null default 0, chain_head bytea not null, writes int not null default 0,
   cancel_requested boolean not null default false, error text not null default '',
@@ -88,6 +90,8 @@ create table run (
 create unique index run_trigger on run (tenant, workflow, trigger_type, trigger_ref);
 create index run_recent on run (tenant, created_at desc, run);
 create index run_open on run (tenant) where ended_at is null;
+create index run_family on run (tenant, root);
+create unique index run_child on run (tenant, parent, parent_promise) where parent <> '';
 create table chain (
   tenant text not null references tenant, chain text not null, seq int not null, head bytea not null,
   primary key (tenant, chain)) with (fillfactor = 70);
@@ -109,7 +113,7 @@ create table promise (
   last_error text not null default '', next_eligible_at timestamptz, deadline_at timestamptz,
   result bytea, primary key (tenant, run, promise), foreign key (tenant, run) references run) with (fillfactor = 70);
 create table work (
-  tenant text not null, run text not null, item text not null, stage text not null check (stage in ('advance','judge','ask','execute','seal')),
+  tenant text not null, run text not null, item text not null, stage text not null check (stage in ('advance','judge','ask','execute','seal','cancel')),
   workspace text not null, state text not null check (state in ('ready','leased','parked')), rank bigint not null,
   eligible_at timestamptz not null default clock_timestamp(), faults int not null default 0,
   owner text not null default '', epoch bigint not null default 0, lease_until timestamptz,
@@ -232,12 +236,13 @@ declare
 begin
   for one in select * from jsonb_to_recordset(f->'runs') as r(run text, base_events int, base_chain int, events int, head bytea,
       status text, state text, chain_seq int, chain_head bytea, writes int, cancel_requested boolean, now timestamptz, ended boolean,
-      advanced boolean, waits_for text, waits_until timestamptz) loop
+      advanced boolean, waits_for text, waits_until timestamptz, code bytea, code_version text, editors text[]) loop
     update run set events = one.events, head = one.head, status = one.status, state = one.state, chain_seq = one.chain_seq,
            chain_head = one.chain_head, writes = one.writes, cancel_requested = one.cancel_requested,
            started_at = coalesce(started_at, case when one.events > 0 then one.now end),
            ended_at = case when one.ended then coalesce(ended_at, one.now) end,
-           error = case when one.advanced then '' else error end, waits_for = one.waits_for, waits_until = one.waits_until
+           error = case when one.advanced then '' else error end, waits_for = one.waits_for, waits_until = one.waits_until,
+           code = one.code, code_version = one.code_version, editors = one.editors
      where tenant = t and run = one.run and events = one.base_events and chain_seq = one.base_chain;
     if not found then raise exception 'run % moved', one.run using errcode = 'TK002'; end if;
   end loop;

@@ -15,10 +15,14 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from engine.canonical import jcs, sha256
+from engine.canonical import jcs, sha256, tagged
+from engine.ids import PromiseId
+from engine.journal.events import InvokeCompleted, InvokeScheduled, InvokeStarted
 from engine.ledger import notes
 from engine.ledger.bundle import build
 from engine.ledger.container import read_container, write_container
+from engine.ledger.entries import Fact
+from engine.ledger.layout import COMPONENT_TAG, code_name
 from engine.ledger.notes import COSIGNATURE, Checkpoint, key_hash, sign_note, write_vkey
 from engine.ledger.statement import pre_authentication, write_envelope
 from engine.ledger.tree import Tree, leaf_hash
@@ -1072,9 +1076,135 @@ def b38_empty_file() -> Case:
     return Case(b"", 3, "zip-layout")
 
 
+# --- families, and runs that were moved to other code ---------------------------------------------------------------------
+
+CHILD_RUN, CODE = "c" * 32, b"the code that the run was moved to"
+CODE_SHA256 = tagged(COMPONENT_TAG, CODE).hex()
+
+
+def family_run() -> Synthetic:
+    """A run that another one started and that started one itself, and was moved to other code on the way."""
+    made = Synthetic()
+    made.begin()
+    fact, at = made.facts[0]
+    made.facts[0] = (replace(fact, body={**fact.body, "trigger_type": "child"}), at)
+    made.add("parent.named", {"run": "a" * 32, "promise": "3.1", "depth": 1})
+    made.facts[1], made.facts[2] = (made.facts[2][0], made.facts[1][1]), (made.facts[1][0], made.facts[2][1])
+    made.events[0] = replace(made.events[0], parent_id=PromiseId("a" * 32, (3, 1)))
+    moved = {"person": OLGA, "from_sha256": fact.body["definition_sha256"], "definition_sha256": CODE_SHA256}
+    made.add("run.migrated", {**moved, "version": "2", "journal_version": 1}, person(OLGA))
+    place = PromiseId(made.run, (0,))
+    made.events += [InvokeScheduled(place, "Function", "workflow:other", "{}", ""), InvokeStarted(place, 1)]
+    started = {"promise": "0", "run": CHILD_RUN, "workflow": "other", "version": "1", "definition_sha256": "ab" * 32}
+    made.add("child.started", started)
+    made.events.append(InvokeCompleted(place, "{}", 1))
+    ended = {"promise": "0", "run": CHILD_RUN, "status": "succeeded", "error_class": ""}
+    made.add("child.ended", {**ended, "journal_version": 3, "journal_head": "cd" * 32})
+    made.close()
+    return made
+
+
+def family_case(code: str, forge: Callable[[Synthetic], object], *, moved_to: tuple[bytes, ...] = (CODE,)) -> Case:
+    """Whoever forges this holds every key and hashes everything again."""
+    made = family_run()
+    forge(made)
+    made.recount()
+    return Case(made.bundle(moved_to=moved_to), 1, code)
+
+
+@case
+def c01_parent_that_the_journal_does_not_name() -> Case:
+    return family_case("journal-parent", lambda made: made.change("parent.named", run="b" * 32))
+
+
+@case
+def c02_parent_left_out() -> Case:
+    def forge(made: Synthetic) -> None:
+        made.remove("parent.named")
+        made.events[0] = replace(made.events[0], parent_id=PromiseId(made.run))
+        made.facts.pop()
+        made.events.pop()
+        made.close()
+
+    return family_case("parent-named", forge)
+
+
+@case
+def c03_parent_named_for_a_run_that_a_person_started() -> Case:
+    return family_case("parent-named", lambda made: made.change("run.queued", trigger_type="manual"))
+
+
+@case
+def c04_child_whose_end_is_left_out() -> Case:
+    return family_case("child-open", lambda made: made.remove("child.ended"))
+
+
+@case
+def c05_end_of_another_child() -> Case:
+    return family_case("child-other", lambda made: made.change("child.ended", run="d" * 32))
+
+
+@case
+def c06_child_that_the_journal_never_started() -> Case:
+    return family_case("child-journal", lambda made: made.change("child.started", promise="7"))
+
+
+@case
+def c07_two_children_of_one_operation() -> Case:
+    def forge(made: Synthetic) -> None:
+        place = made.place("child.started")
+        made.facts.insert(place, made.facts[place])
+
+    return family_case("child-twice", forge)
+
+
+@case
+def c08_code_that_the_run_was_moved_to_left_out() -> Case:
+    return family_case("code-missing", lambda made: None, moved_to=())
+
+
+@case
+def c09_code_that_the_run_was_never_moved_to() -> Case:
+    return family_case("code-foreign", lambda made: None, moved_to=(CODE, b"more"))
+
+
+@case
+def c10_move_left_out() -> Case:
+    return family_case("code-foreign", lambda made: made.remove("run.migrated"))
+
+
+@case
+def c11_move_from_code_that_it_did_not_run_on() -> Case:
+    return family_case("code-order", lambda made: made.change("run.migrated", from_sha256="ef" * 32))
+
+
+@case
+def c13_move_by_somebody_else_than_the_entry_says() -> Case:
+    return family_case("move-person", lambda made: made.change("run.migrated", person=PAUL))
+
+
+@case
+def c14_editor_left_out_of_the_lineage() -> Case:
+    made = two_person_run()
+    place, fact = made.place("approval.asked"), made.facts[0][0]
+    moved = {"person": PAUL, "from_sha256": fact.body["definition_sha256"], "definition_sha256": CODE_SHA256}
+    moved |= {"version": "2", "journal_version": 1}
+    made.facts.insert(place, (Fact("run.migrated", person(PAUL), moved, ()), made.facts[place][1]))
+    made.recount()
+    return Case(made.bundle(moved_to=(CODE,)), 1, "approval-lineage")
+
+
+@case
+def c12_other_code_under_the_name() -> Case:
+    files = members(family_run().bundle(moved_to=(CODE,)))
+    files[f"data/{code_name(CODE_SHA256)}"] = b"other code"
+    return Case(write_container(resealed(files)), 1, "code-digest")
+
+
 VALID: dict[str, Callable[[], Case]] = {
     "two_person": lambda: Case(two_person_run().bundle(), 0, ""),
     "unknown_then_resolved": lambda: Case(unknown_run().bundle(), 0, ""),
+    "family": lambda: Case(family_run().bundle(moved_to=(CODE,)), 0, ""),
     "small": lambda: Case(small_run().bundle(), 0, ""),
     "witnessed": lambda: _witnessed(),
     "expected_run": lambda: Case(small_run().bundle(), 0, "", arguments=("--run", RUN)),

@@ -34,7 +34,7 @@ def die(world: World, at: int, directory: Path) -> tuple[int, list[str]]:
         timeout=60,
     )
     assert done.returncode in (0, -9), done.stderr[-3000:]
-    return done.returncode, json.loads(done.stdout) if done.stdout else []
+    return done.returncode, json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else []
 
 
 def ready_to_close(world: World) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from engine.kernel import Files
 from governance.stages.tick import Tick
 from governance.store.unit import Unit
 from tests.crash.test_every_seam import ROOT, die
+from tests.flow.test_workflows_in_python import publish
 from tests.kit.servicenow import INCIDENT
 from tests.kit.world import World
 
-(EXAMPLE,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "workflows.md").read_text(), flags=re.DOTALL)
+EXAMPLE, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "workflows.md").read_text(), flags=re.DOTALL)
 INCIDENTS = [INCIDENT, "9" * 32, INCIDENT]
 # Of the fan-out: the intent of the first effect, the effect, its receipt, and those of the next ones.
 SAMPLE = (2, 3, 4, 8)
@@ -139,3 +141,149 @@ def test_a_worker_killed_at_any_seam_of_the_fan_out_is_taken_over(
     fan_out(world, run)
     end(world, monkeypatch, run)
     assert question(world) == 3
+
+
+# --- families ---------------------------------------------------------------------------------------------------------------
+
+CHILD = """async def note_it(ctx, input):
+    await ctx.invoke("servicenow.update", {"target": input["sys_id"], "fields": {"work_notes": input["note"]}})
+    return input["note"]
+"""
+PARENT = """async def both(ctx, input):
+    calls = await ctx.join_set()
+    for n in range(2):
+        await calls.submit_child("note-it", {"sys_id": input["sys_id"], "note": f"{n} {input['word']}"})
+    await calls.submit_child("nobody-published-this", {})
+    return [each.value if each.ok else each.error_class for each in await calls.all()]
+"""
+STILL = """async def still(ctx, input):
+    return await ctx.wait_signal("word")
+"""
+NEST = """async def nest(ctx, input):
+    return await ctx.child("nest" if input["deep"] else "still", {"deep": input["deep"] - 1})
+"""
+# Of a family: the parent's turn with the births of its children, their turns and intents, their effects, their closes with
+# the work for the parent, and the two completions in the parent.
+FAMILY_SAMPLE = (1, 2, 3, 5, 6, 7, 9, 11, 12, 14)
+FAMILY_ALL = tuple(range(1, 25))
+
+
+def begin_family(world: World) -> str:
+    publish(world, CHILD, "note_it.py")
+    publish(world, PARENT, "both.py")
+    return world.start("both", value={"sys_id": INCIDENT, "word": world.tenant})
+
+
+def family(world: World, run: str) -> list[str]:
+    rows = world.rows("select run from run where tenant = :tenant and root = :run order by depth, run", run=run)
+    return [row["run"] for row in rows]
+
+
+def settle_family(world: World, run: str) -> None:
+    """Go on after crashes until the whole family has ended; a person answers what nobody can know."""
+    world.expire_leases()
+    for _ in range(60):
+        world.drain()
+        cases = [world.case(each) for each in family(world, run)]
+        if all(case.ended for case in cases):
+            return
+        for case in cases:
+            for promise in case.promises.values():
+                if promise.state == "unknown":
+                    note = Files(case.origin.salt_key, case.payloads).value(getattr(case.stored[0].event, "input", ""))
+                    how = "happened" if note["note"] in world.writes("work_notes") else "did_not"
+                    world.parts.resolve.resolve(
+                        world.tenant, world.actor("bo"), case.origin.run, promise.promise, how, "I looked"
+                    )
+        world.hurry()
+    raise AssertionError([(case.origin.workflow, case.state) for case in cases])
+
+
+def check_family(world: World, run: str, *states: str) -> None:
+    """Every journal sound, one child for each operation, each end told once, nothing left to do."""
+    runs = family(world, run)
+    for each in runs:
+        case = world.case(each)
+        assert case.state in states, (case.origin.workflow, case.state)
+        assert violations(case.stored) == []
+        assert guards(case.stored, case.history.execution) == []
+        assert History.load(case.history.execution, case.stored).state() == case.history.state()
+        facts = world.entries(each)
+        assert facts.count("run.closed") == 1
+        assert facts.count("child.started") == facts.count("child.ended")
+        assert facts.count("child.started") == len(
+            world.rows("select 1 as one from run where tenant = :tenant and parent = :run", run=each)
+        )
+    assert world.rows("select run, item, stage from work where tenant = :tenant and stage <> 'seal'") == []
+
+
+def check_both(world: World, run: str) -> None:
+    check_family(world, run, "succeeded")
+    assert len(family(world, run)) == 3
+    case = world.case(run)
+    value = Files(case.origin.salt_key, case.payloads).result(getattr(case.stored[-1].event, "result", "")).value
+    assert value == [f"0 {world.tenant}", f"1 {world.tenant}", "unknown_workflow"]
+    notes = [note for note in world.writes("work_notes") if world.tenant in note]
+    assert sorted(notes) == [f"0 {world.tenant}", f"1 {world.tenant}"]
+
+
+@pytest.mark.parametrize("at", FAMILY_SAMPLE)
+def test_a_worker_killed_at_a_seam_of_a_family_is_taken_over(world: World, at: int, tmp_path: Path) -> None:
+    """No child twice, none lost, each end told once: whether the parent's turn, a child's close or the news of it was cut off."""
+    run = begin_family(world)
+    code, _ = die(world, at, tmp_path)
+    assert code == -9, f"seam {at} is past the end of the stretch"
+    settle_family(world, run)
+    check_both(world, run)
+
+
+def begin_nest(world: World) -> str:
+    """Three runs below one another, the deepest waiting, the first being cancelled."""
+    publish(world, STILL, "still.py")
+    publish(world, NEST, "nest.py")
+    run = world.start("nest", value={"deep": 1})
+    world.drain()
+    assert len(family(world, run)) == 3
+    world.parts.cancel.cancel(world.tenant, world.actor("rita"), run, "enough")
+    return run
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 6])
+def test_a_worker_killed_while_a_cancellation_goes_down_and_up_is_taken_over(
+    world: World, at: int, tmp_path: Path
+) -> None:
+    run = begin_nest(world)
+    code, _ = die(world, at, tmp_path)
+    assert code == -9, f"seam {at} is past the end of the stretch"
+    settle_family(world, run)
+    check_family(world, run, "canceled")
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("at", FAMILY_ALL)
+def test_a_worker_killed_at_any_seam_of_a_family_is_taken_over(world: World, at: int, tmp_path: Path) -> None:
+    run = begin_family(world)
+    code, names = die(world, at, tmp_path)
+    if code == 0:
+        assert at > len(names)
+        pytest.skip(f"the stretch has {len(names)} seams only; this one does not exist")
+    settle_family(world, run)
+    check_both(world, run)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(8))
+def test_workers_killed_again_and_again_lose_and_repeat_nothing_of_a_family(
+    world: World, seed: int, tmp_path: Path
+) -> None:
+    """Killed at seams by chance until one lives to the end."""
+    chance = random.Random(seed)
+    run = begin_family(world)
+    for _ in range(6):
+        code, _ = die(world, chance.randint(1, 9), tmp_path)
+        if code == 0:
+            break
+        world.expire_leases()
+        world.hurry()
+    settle_family(world, run)
+    check_both(world, run)

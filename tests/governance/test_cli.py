@@ -249,6 +249,56 @@ def test_a_workflow_in_python_from_the_shell(cli: Cli, world: World, tmp_path: P
     assert cli("journal", "replay", run, "-o", "json", **shell(world, "aud")).data["same"] is True
 
 
+def test_a_family_from_the_shell(cli: Cli, world: World, tmp_path: Path) -> None:
+    """`run show` names child and parent, each by the other's page."""
+    for name, line in (
+        ("above", 'return await ctx.child("below", {})'),
+        ("below", 'return await ctx.wait_signal("w")'),
+    ):
+        file = tmp_path / f"{name}.py"
+        file.write_text(f"from twokeys import workflow\n\n\n@workflow\nasync def {name}(ctx, input):\n    {line}\n")
+        assert cli("workflow", "apply", str(file), **shell(world, "rita")).code == 0
+    run = cli("run", "start", "above", "-o", "json", **shell(world, "ana")).data["run"]
+    world.drain()
+    shown = cli("run", "show", run, "-o", "json", **shell(world, "aud")).data
+    (step,) = shown["steps"]
+    assert (shown["parent"], step["tool"]) == ("", "workflow:below")
+    below = cli("run", "show", step["child"], "-o", "json", **shell(world, "aud")).data
+    assert (below["parent"], below["waits_for"]) == (run, "signal w")
+    assert f"{run} operation 0" in cli("run", "show", step["child"], **shell(world, "aud")).out.replace("\n", " ")
+
+
+def test_a_run_is_moved_to_other_code_from_the_shell(cli: Cli, world: World, tmp_path: Path) -> None:
+    """Both events side by side when the journal says otherwise, with exit code 1; the new code's digest when it is the same."""
+    text = (
+        "from twokeys import workflow\n\n\n@workflow\nasync def ask(ctx, input):\n"
+        "    found = await ctx.uuid()\n    return [found, await ctx.wait_signal('word')]\n"
+    )
+    file, other, same = tmp_path / "ask.py", tmp_path / "other.py", tmp_path / "same.py"
+    file.write_text(text)
+    other.write_text(text.replace("ctx.uuid()", "ctx.now()"))
+    same.write_text(text + "# said better\n")
+    assert cli("workflow", "apply", str(file), **shell(world, "rita")).code == 0
+    run = cli("run", "start", "ask", "-o", "json", **shell(world, "ana")).data["run"]
+    world.drain()
+    refused = cli("run", "migrate", run, "--to", str(other), "-o", "json", **shell(world, "rita"))
+    assert refused.code == frame.FAILED
+    assert (refused.data["event"], refused.data["migrated"]) == (1, False)
+    assert '"do": "Random"' in refused.data["journal"]
+    assert '"do": "Now"' in refused.data["code"]
+    assert cli("run", "migrate", run, "--to", str(same), **shell(world, "ana")).code == frame.FAILED
+    assert cli("run", "migrate", run, "--module", str(same), **shell(world, "rita")).code == frame.USAGE
+    assert cli("run", "migrate", run, **shell(world, "rita")).code == frame.FAILED, "it is on the active version"
+    done = cli("run", "migrate", run, "--to", str(same), "-o", "json", **shell(world, "rita"))
+    assert (done.code, done.data["migrated"]) == (0, True), done.err
+    shown = cli("run", "show", run, "-o", "json", **shell(world, "aud")).data
+    assert (shown["version"], shown["code_sha256"]) == (done.data["version"], done.data["digest"])
+    assert shown["definition_sha256"] != shown["code_sha256"]
+    assert cli("journal", "replay", run, **shell(world, "aud")).code == 0
+    nothing = cli("run", "retry", run, **shell(world, "ana"))
+    assert (nothing.code, "nothing of this run is parked" in nothing.err) == (frame.FAILED, True)
+
+
 # --- runs and approvals -----------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from governance.settings import Settings
+from governance.stages.child import Children
 from governance.stages.execute import Execute
 from governance.wiring import Parts
 from governance.worker import Worker
@@ -43,11 +44,13 @@ def main() -> None:
     order = json.loads(sys.argv[1])
     seams = Seams(order["at"])
     Worker._commit = seams.around("commit", Worker._commit)  # type: ignore[method-assign]
+    Children.cancel = seams.around("cancel", Children.cancel)  # type: ignore[method-assign]
     Execute.perform = seams.around("effect", Execute.perform)  # type: ignore[method-assign]
+    Worker._seals = lambda _: 0  # type: ignore[method-assign,assignment]  # there is no bucket here: nothing is sealed
     parts = Parts(Settings(**order["settings"]), "dying", Path(order["directory"]), ReplayedCommits())
     parts.worker.drain()
     parts.close()
-    sys.stdout.write(json.dumps(seams.names))
+    sys.stdout.write("\n" + json.dumps(seams.names))  # the last line: what the worker says stands above
 
 
 if __name__ == "__main__":

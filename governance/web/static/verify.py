@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 8f70874879188a853c32f9b9f04e674e25c0da9f43e635f4930b6b2df59ac682
+Digest of the parts: e01702b78fd2de1c1b82f59599de296e2d13e279b431f1e24662a12b5b48e0fd
 """
 
 from __future__ import annotations
@@ -140,6 +140,8 @@ entry_bytes_max = 65_535
 # Journal.
 signals_waiting_max = 1_000  # of one name, sent and not yet received
 turns_per_commit_max = 16  # of a function whose operations end at once
+child_depth_max = 8  # of runs that start runs: a recursion ends here
+family_runs_max = 1_000  # a run with its children and theirs: depth alone would let each of them start thousands
 attempts_max = 4  # seed 004's delays, cut to SE-5's three retries
 retries_max = attempts_max - 1
 retry_delays_seconds = (5, 30, 120)
@@ -184,6 +186,7 @@ slack_skew_seconds_max = 300
 
 assert heartbeat_seconds * 3 <= lease_seconds
 assert len(retry_delays_seconds) == retries_max
+assert child_depth_max < family_runs_max
 assert entry_bytes_soft < entry_bytes_max
 assert approval_seconds_min < approval_seconds_max
 assert policy_server_connect_seconds < policy_server_total_seconds
@@ -1247,6 +1250,12 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "step.failed": _words("promise step error_class"),
     "signal.sent": _words("person name delivery payload_sha256"),
     "cancel.requested": _words("person reason_sha256"),
+    "cancel.inherited": _words("run promise"),
+    "parent.named": _words("run promise depth"),
+    "child.started": _words("promise run workflow version definition_sha256"),
+    "child.ended": _words("promise run status error_class journal_version journal_head"),
+    "run.migrated": _words("person from_sha256 definition_sha256 version journal_version"),
+    "run.retried": _words("person count"),
     "run.closed": _words("status entries journal_version journal_head"),
     "evidence.sealed": _words("sha256 size key version_id"),
     "evidence.downloaded": _words("sha256 person"),
@@ -1267,7 +1276,7 @@ _body_keys = {kind: frozenset(keys) for kind, keys in CATALOGUE.items()}
 # What a body key holds; a key named in none of these holds text.
 _numbers = frozenset(
     _words(
-        "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery"
+        "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery depth"
     )
 )
 _flags = frozenset(_words("retryable reversible"))
@@ -1972,6 +1981,8 @@ PROOFS = "proofs.jsonl"
 CHECKPOINT = "checkpoint"
 WITHHELD = "withheld.json"
 DEFINITION = "definition.cbor"
+CODE_DIRECTORY = "code/"
+DEFINITION_TAG, COMPONENT_TAG = "twokeys/definition/v1", "twokeys/component/v1"
 JOURNAL = "journal.json"
 POLICIES = "policies/index.json"
 TRUST = "trust.txt"
@@ -1991,6 +2002,11 @@ _manifest_line = re.compile(r"([0-9a-f]{64})  (data/[A-Za-z0-9][A-Za-z0-9._/-]*)
 def payload_name(digest: str) -> str:
     """A committed document travels under the hash of its own bytes."""
     return f"{PAYLOAD_DIRECTORY}{digest}.json"
+
+
+def code_name(digest: str) -> str:
+    """Code that a run was moved to travels under the digest that the run was pinned to."""
+    return f"{CODE_DIRECTORY}{digest}.cbor"
 
 
 def receipt_name(digest: str) -> str:
@@ -2143,6 +2159,104 @@ def _from_hex(value: Any, code: str) -> bytes:
 
 
 def _bad_layout(code: str, reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code=code)
+
+
+# ================== engine.ledger.lineage =============================================================================
+
+"""What the entries of a run say of its parent, its children and the code it was moved to, held against its journal and its files."""
+
+
+def check_parent(start: Mapping[str, Any], entries: Sequence[Entry]) -> None:
+    """The first event of the journal names the operation that started the run, and so do its entries."""
+    named = [(body["run"], body["promise"]) for body in _bodies(entries, "parent.named")] or [(entries[0].chain, "")]
+    inner = start.get("event")
+    said = inner.get("parent_id") if type(inner) is dict else None
+    if type(said) is not list or not said or [(said[0], ".".join(map(str, said[1:])))] != named:
+        _astray("journal-parent", "the journal names another parent than the entries of the run")
+
+
+def check_moves(entries: Sequence[Entry], code: Mapping[str, bytes | memoryview]) -> None:
+    """Each code that the run was moved to follows the one before it, and is here, and nothing else is."""
+    pinned, moved = entries[0].body["definition_sha256"], set()
+    for body in _bodies(entries, "run.migrated"):
+        name = code_name(body["definition_sha256"]).removeprefix(CODE_DIRECTORY)
+        if body["from_sha256"] != pinned:
+            _astray("code-order", f"the run was moved from {body['from_sha256'][:16]} and ran on {pinned[:16]}")
+        if name not in code:
+            _astray("code-missing", f"the code {name[:16]} that the run was moved to is not in the bundle")
+        pinned = body["definition_sha256"]
+        if tagged(COMPONENT_TAG, bytes(code[name])).hex() != pinned:
+            _astray("code-digest", f"{name[:16]} is not the code that the run was moved to")
+        moved.add(name)
+    foreign = sorted(code.keys() - moved)
+    if foreign:
+        _astray("code-foreign", f"the run was never moved to the code {foreign[0][:16]}")
+
+
+class Family:
+    """What the entries of a run tell of its parent, its children and its editors, in order; refuses what could not have been."""
+
+    def __init__(self, started: frozenset[tuple[str, int]]) -> None:
+        self._started = started
+        self._parent = ""
+        self._open: dict[str, dict[str, Any]] = {}  # children by promise, those whose end has not come
+        self._born: set[str] = set()
+        self._editors: set[str] = set()
+        self.trigger = ""
+        self.rules: dict[str, Callable[[Entry], None]] = {
+            "parent.named": self._named,
+            "run.migrated": self._moved,
+            "child.started": self._begun,
+            "child.ended": self._ended,
+        }
+
+    def check_asked(self, lineage: set[str]) -> None:
+        """Who moved the run has edited what is asked from then on, and can hold no key for it."""
+        if self._editors - lineage:
+            _astray("approval-lineage", f"{min(self._editors - lineage)} moved the run and is missing from the lineage")
+
+    def close(self) -> None:
+        """At the end of the run."""
+        if self.trigger == "child" and not self._parent:
+            _astray("parent-named", "another run started this one and is not named")
+        for promise, child in self._open.items():
+            _astray("child-open", f"promise {promise} started run {child['run'][:40]}, whose end is not told")
+
+    def _named(self, entry: Entry) -> None:
+        if self.trigger != "child" or self._parent or entry.chain_seq != 1:
+            _astray("parent-named", "a parent is named once, right at the start of a run that another one started")
+        self._parent = entry.body["run"]
+
+    def _moved(self, entry: Entry) -> None:
+        person = entry.body["person"]
+        if entry.actor != {"type": "person", "id": person}:
+            _astray("move-person", f"the run was moved to other code by {person[:40]} and by {entry.actor['id']}")
+        self._editors.add(person)
+
+    def _begun(self, entry: Entry) -> None:
+        promise = entry.body["promise"]
+        if promise in self._born:
+            _astray("child-twice", f"promise {promise[:40]} started two runs")
+        if (promise, 1) not in self._started:
+            _astray("child-journal", f"the journal does not start promise {promise[:40]}")
+        self._born.add(promise)
+        self._open[promise] = entry.body
+
+    def _ended(self, entry: Entry) -> None:
+        body = entry.body
+        begun = self._open.pop(body["promise"], None)
+        if begun is None or begun["run"] != body["run"]:
+            _astray(
+                "child-other", f"run {body['run'][:40]} ended and is not the open child of promise {body['promise']}"
+            )
+
+
+def _bodies(entries: Sequence[Entry], kind: str) -> list[dict[str, Any]]:
+    return [entry.body for entry in entries if entry.type == kind]
+
+
+def _astray(code: str, reason: str) -> NoReturn:
     raise BrokenLedger(reason, code=code)
 
 
@@ -2319,6 +2433,7 @@ class Story:
         self._started = started
         self._tenant = self._run = ""
         self._requester = ""
+        self._family = Family(started)
         self._proposals: dict[str, dict[str, Any]] = {}
         self._verdicts: dict[str, list[dict[str, Any]]] = {}
         self._effects: dict[str, list[Effect]] = {}
@@ -2329,6 +2444,7 @@ class Story:
         self.remarks: list[str] = []
         self._rules: dict[str, Callable[[Entry], None]] = {
             "run.queued": self._queued,
+            **self._family.rules,
             "action.proposed": self._proposed,
             "verdict.given": self._judged,
             "approval.asked": self._asked,
@@ -2359,7 +2475,7 @@ class Story:
 
     def _queued(self, entry: Entry) -> None:
         self._tenant, self._run = entry.tenant, entry.chain
-        self._requester = entry.actor["id"]
+        self._requester, self._family.trigger = entry.actor["id"], entry.body["trigger_type"]
 
     def _proposed(self, entry: Entry) -> None:
         body = entry.body
@@ -2452,6 +2568,7 @@ class Story:
         lineage = {ancestor["person"] for ancestor in body["lineage"]}
         if self._requester and self._requester not in lineage:
             _broken("approval-lineage", f"{self._requester} started the run and is missing from the lineage")
+        self._family.check_asked(lineage)
         self.approvals[body["approval"]] = Asked(body, lasts)
 
     def _wanted(self, verdict: dict[str, Any]) -> tuple[dict[str, Any], float]:
@@ -2682,6 +2799,7 @@ class Story:
             _broken("step-unproved", f"step {entry.body['step'][:40]} completed and no receipt says that it happened")
 
     def _closed(self, entry: Entry) -> None:
+        self._family.close()
         for promise, attempts in self._effects.items():
             for effect in attempts:
                 if effect.state == "open":
@@ -2994,6 +3112,8 @@ class _Check:
             self.record = f"data/{RECEIPT_DIRECTORY}{name}"
             self._receipt(name, bytes(body), named)
         self._definition_and_journal()
+        self.record = f"data/{CODE_DIRECTORY}"
+        check_moves(self.entries, self.below(CODE_DIRECTORY))
         policies = self._policies()
         signed = "signed by pinned keys" if self.trust else "not checked against a key"
         return f"{payloads} documents, {len(self.receipts)} receipts {signed}, {policies}"
@@ -3042,7 +3162,7 @@ class _Check:
     def _definition_and_journal(self) -> None:
         first, last = self.entries[0], self.entries[-1]
         # A definition that is interpreted, or the component of a function that is replayed.
-        tags = ("twokeys/definition/v1", "twokeys/component/v1")
+        tags = (DEFINITION_TAG, COMPONENT_TAG)
         if first.body["definition_sha256"] not in [tagged(tag, self.file(DEFINITION)).hex() for tag in tags]:
             _wrong("definition", "is not the definition that the run was pinned to")
         rows, head, version = read_journal(self.file(JOURNAL))
@@ -3064,6 +3184,8 @@ class _Check:
             if _event_type(event) == "InvokeStarted":
                 places.add(_started_place(event["event"]))
         self.started = frozenset(places)
+        if events:
+            check_parent(events[0], self.entries)
 
     def _policies(self) -> str:
         revisions = read_policies(self.file(POLICIES))

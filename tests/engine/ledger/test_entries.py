@@ -127,7 +127,7 @@ def test_unicode_forms_of_one_text_are_different_entries() -> None:
 
 
 NUMBERS = {"rev", "n", "keys", "expires_in_s", "verdict_n", "card_rev", "given", "needed", "count", "attempt", "level"}
-NUMBERS |= {"entries", "size", "journal_version", "delivery"}
+NUMBERS |= {"entries", "size", "journal_version", "delivery", "depth"}
 OTHERS: dict[str, Any] = {
     "counts": [["ops-eu", 2]],
     "lineage": [{"person": "per_1", "why": "requester"}],

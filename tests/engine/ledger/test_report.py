@@ -69,6 +69,8 @@ def test_every_entry_of_a_run_has_a_sentence_with_its_own_keys() -> None:
         "step",
         "signal",
         "cancel",
+        "parent",
+        "child",
     )
     of_runs = {kind for kind in CATALOGUE if kind.startswith(prefixes)}
     assert set(_sentences) == of_runs

@@ -23,7 +23,7 @@ from governance.stages.hosts import CodeRefused, HostFault, Hosts
 from tests.engine.program.function_kit import ENTROPY, World, check_prefix, in_process
 
 GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "workflows.md").read_text(encoding="utf-8")
-(EXAMPLE,) = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
+EXAMPLE, *_ = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
 GIVEN = {"incidents": ["north", "south", "west"], "question": "Who can help?"}
 HEAD = "from twokeys import workflow, Failed, InvokeFailed\n"
 

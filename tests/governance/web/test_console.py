@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 from governance.store import people
 from governance.web import console
 from governance.web.render import CSP
+from tests.flow.test_workflows_in_python import publish
 from tests.governance.web.kit import Api, Browser
 from tests.kit.servicenow import INCIDENT
 from tests.kit.world import World
@@ -327,3 +328,35 @@ def test_an_address_that_is_not_there_says_so_on_a_page(
     assert answer.status_code == status
     assert answer.headers["content-type"].startswith("text/html")
     assert 'href="/"' in answer.text
+
+
+def test_parent_and_child_link_to_one_another(world: World, browser: Open, api: Speak) -> None:
+    """The pages of both, why the parent waits, and the same by the API."""
+    publish(world, 'async def above(ctx, input):\n    return await ctx.child("below", {})\n')
+    publish(world, 'async def below(ctx, input):\n    return await ctx.wait_signal("w")\n')
+    run = world.start("above", value={})
+    world.drain()
+    (row,) = world.rows("select run from run where tenant = :tenant and parent = :run", run=run)
+    page, inner = browser("aud").get(f"/runs/{run}").text, browser("aud").get(f"/runs/{row['run']}").text
+    assert f'href="/runs/{row["run"]}"' in page
+    assert "Waits for its child run of below" in page
+    assert "Started child run" in page
+    assert f'href="/runs/{run}"' in inner
+    assert "Started by run" in inner
+    shown = api("aud").get(f"/v1/runs/{row['run']}").json()
+    assert (shown["parent"], shown["parent_promise"], shown["code_sha256"]) == (run, "0", shown["definition_sha256"])
+    assert [step["child"] for step in api("aud").get(f"/v1/runs/{run}").json()["steps"]] == [row["run"]]
+
+
+def test_a_run_that_was_moved_shows_both_codes(world: World, browser: Open) -> None:
+    text = "async def ask(ctx, input):\n    return await ctx.wait_signal('w')\n"
+    publish(world, text)
+    run = world.start("ask", value={})
+    world.drain()
+    publish(world, text + "# said better\n")
+    old = world.case(run).code.hex()
+    done = world.parts.migrate.to_version(world.tenant, world.actor("rita"), run)
+    page = browser("aud").get(f"/runs/{run}").text
+    assert old in page
+    assert f"<code>{done.digest}</code>" in page
+    assert "moved it to the code of" in page

@@ -1,0 +1,37 @@
+"""Cancels a run under its lock: nothing new starts, open questions are withdrawn, and its children are to be cancelled too."""
+
+from __future__ import annotations
+
+from engine.kernel import CancelAsked, Signalled, settle_cancel
+from governance.store import approvals
+from governance.store.case import Case
+from governance.store.unit import Unit
+
+
+def cancel(unit: Unit, case: Case, asked: CancelAsked) -> None:
+    """Add the cancellation to the case; the caller has locked the run, said who wants it, and commits."""
+    case.cancel_requested = True
+    case.releases_children = True
+    open_ones = [approvals.load(unit, one, lock=True).asked for one in approvals.open_of_run(unit, case.origin.run)]
+    for one in open_ones:
+        case.approval_status[one.id] = "canceled"
+        case.add("due_done", kind="approval", ref=one.id)
+        body = {
+            "approval": one.id,
+            "promise": one.promise,
+            "action_sha256": one.action_digest.hex(),
+            "why": "run_canceled",
+        }
+        case.note("approval.canceled", body)
+        case.posts.append(("card", one.id, {}))
+    if not case.history.started:
+        # A run that never began has no journal to cancel: it ends queued to canceled, with its entries.
+        case.work_done.append(("", "advance"))
+        case.close("canceled")
+        return
+    case.accept(asked)
+    for one in open_ones:
+        case.accept(Signalled(f"approval:{one.id}", "canceled"))
+    if settle_cancel(case.history, case.micros):
+        case.work_done.extend((p, s) for p in ("", *case.promises) for s in ("advance", "judge", "execute"))
+        case.close("canceled")
