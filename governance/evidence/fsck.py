@@ -207,7 +207,7 @@ def _of_approvals(unit: Unit, case: Case) -> Iterator[Said]:
 
 def _of_queue(unit: Unit, case: Case, row: RunRow, rows: Held) -> Iterator[Said]:
     """A run that goes on has something that will move it; one that is over has nothing left but its evidence."""
-    waits = row.waits_for or approvals.open_of_run(unit, case.origin.run) or rows.due or rows.work
+    waits = row.waits_for or approvals.open_of_run(unit, case.origin.run) or rows.due or rows.work or rows.children
     if not row.ended and not waits:
         yield "queue", "the run goes on and nothing will ever move it"
     if row.ended:

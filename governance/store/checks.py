@@ -32,6 +32,7 @@ class Held:
     work: Sequence[Any]  # item, stage, state
     due: Sequence[Any]  # kind, ref
     bundle: Any | None  # state, sha256, size
+    children: int  # runs that it started and that go on
 
 
 def runs(unit: Unit, after: str, limit: int) -> list[str]:
@@ -80,6 +81,9 @@ def held(unit: Unit, run: str) -> Held:
         work=unit.all(f"select item, stage, state from work {of_run} order by item, stage", run=run),
         due=unit.all(f"select kind, ref from due {of_run} order by kind, ref", run=run),
         bundle=unit.one(f"select state, sha256, size from bundle {of_run}", run=run),
+        children=len(
+            unit.all("select 1 from run where tenant = :tenant and parent = :run and ended_at is null", run=run)
+        ),
     )
 
 

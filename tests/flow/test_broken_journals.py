@@ -14,7 +14,7 @@ from engine.journal.events import Entry, decode_row, encode_row
 from governance.local import postgres
 from governance.store import cases, views
 from governance.web import story
-from tests.kit.seams import begin, forget, notes, work
+from tests.kit.seams import begin, notes, work
 from tests.kit.world import World
 
 Row = tuple[int, bytes]  # first sequence, body
@@ -74,6 +74,7 @@ def everything(world: World, run: str) -> list[dict[str, Any]]:
     return [*journal, *votes, *row]
 
 
+@pytest.mark.inconsistent(reason="a superuser has changed a journal")
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_broken_journal_stops_its_run_and_no_other(world: World, superuser: Callable[..., None], how: str) -> None:
     """Issue 3, P12: no key, no order and no worker adds anything to it; its page says why, and its place in the journal."""
@@ -107,7 +108,6 @@ def test_a_broken_journal_stops_its_run_and_no_other(world: World, superuser: Ca
     assert f"entry {at}: " in said
     assert why in said
     assert everything(world, run) == before
-    forget(world)
 
 
 def test_a_journal_that_was_put_right_goes_on_and_has_lost_nothing(
