@@ -32,6 +32,10 @@ _ONLY_RUNNING = (
 )
 
 
+_ALLOCATING = (ev.InvokeScheduled, ev.RandomGenerated, ev.TimeRecorded, ev.TimerScheduled, ev.SignalReceived)
+_RESOLVING = (ev.InvokeCompleted, ev.TimerFired, ev.SignalReceived)
+
+
 def _key(kind: type[Event], *names: str) -> Key:
     """The values of these fields in events of one type."""
     values: Key = attrgetter(*names) if names else lambda event: ()
@@ -247,8 +251,7 @@ def _only_while(journal: Journal, kinds: tuple[type[Event], ...], allowed: tuple
 def _allocated(event: Event) -> PromiseId | None:
     if isinstance(event, ev.JoinSetCreated):
         return event.join_set_id
-    kinds = (ev.InvokeScheduled, ev.RandomGenerated, ev.TimeRecorded, ev.TimerScheduled, ev.SignalReceived)
-    return event.promise_id if isinstance(event, kinds) else None
+    return event.promise_id if isinstance(event, _ALLOCATING) else None
 
 
 class _Resolved:
@@ -259,7 +262,7 @@ class _Resolved:
         self.signals: set[PromiseId] = set()
 
     def take(self, event: Event) -> None:
-        if isinstance(event, ev.InvokeCompleted | ev.TimerFired | ev.SignalReceived):
+        if isinstance(event, _RESOLVING):
             self.promises.add(event.promise_id)
         if isinstance(event, ev.SignalReceived):
             self.signals.add(event.promise_id)
