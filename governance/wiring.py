@@ -16,6 +16,7 @@ from engine.ledger.bundle import PolicySource
 from engine.ledger.onefile import one_file
 from governance import clock, metrics
 from governance.commands.admit import Admit
+from governance.commands.answer import Answers
 from governance.commands.cancel import Cancel
 from governance.commands.decide import Decide
 from governance.commands.publish import Publish
@@ -205,6 +206,10 @@ class Parts:
     @cached_property
     def decide(self) -> Decide:
         return Decide(self.database, clock.now_utc)
+
+    @cached_property
+    def answers(self) -> Answers:
+        return Answers(self.database)
 
     @cached_property
     def cancel(self) -> Cancel:

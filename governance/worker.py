@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, replace
@@ -17,17 +17,18 @@ from engine.kernel import settle_cancel
 from engine.limits import claim_batch, faults_max, heartbeat_seconds, hold_receipt_seconds_max, turns_per_commit_max
 from engine.program.function import Turn
 from engine.program.function_code import CodeChanged
-from engine.program.function_journal import ReplayMismatch
+from engine.program.function_journal import ReplayMismatch, task_name
 from engine.program.programs import Function
 from governance import clock, log
 from governance.stages import advance as advancing
 from governance.stages import ask as asking
+from governance.stages import task as tasking
 from governance.stages.execute import Execute, effect_seconds_max
 from governance.stages.hosts import CodeRefused, HostFault
 from governance.stages.judge import Ask, Go, Judge, Opinion, Reuse
 from governance.stages.seal import Seal
 from governance.stages.turn import Asking, NotInRelease, Turns
-from governance.store import approvals, around, cases
+from governance.store import approvals, around, cases, tasks
 from governance.store.around import Around
 from governance.store.case import Case, FenceLost, Seen
 from governance.store.dispatch import Dispatch, Lease
@@ -314,7 +315,10 @@ class Worker:
         row = case.promises[drive.lease.item]
         if row.state in ("running", "unknown"):
             return self._look(drive)
-        if row.state in ("succeeded", "failed_terminal", "canceled", "waiting_approval") or case.cancel_requested:
+        if (
+            row.state in ("succeeded", "failed_terminal", "canceled", "waiting_approval", tasks.WAITING)
+            or case.cancel_requested
+        ):
             return None  # other operations of a cancelled run may still be in flight; this one does not begin
         return self._consider(drive, drive.lease.item)
 
@@ -394,6 +398,8 @@ class Worker:
             # A stopping worker finishes the intent it holds and commits no further one.
             case.put_work(promise, "judge")
             return None
+        if case.promises[promise].tool == task_name:
+            return self._task(drive, promise)
         found = self._approval(drive, promise)
         if drive.opinion is None or drive.opinion.promise != promise:
             drive.opinion = self._opinion(drive, promise, found)
@@ -411,11 +417,27 @@ class Worker:
             return None
         return self._reuse(drive, ruling)
 
-    def _ask(self, drive: _Drive, ruling: Ask, found: approvals.Recorded | None) -> None:
+    def _task(self, drive: _Drive, promise: str) -> Permit | None:
+        """A human step: its form is put before people, and its answer before those who have to sign it."""
+        case = drive.case
+        case.now = max(case.now, self._db_now(drive))
+        with self._database.unit(drive.lease.tenant, write=False) as unit:
+            found = tasks.of_promise(unit, drive.lease.run, promise)
+        if found is None:
+            tasking.ask(case, drive.around, promise)
+            return self._go_on(drive)
+        action, judged = tasking.to_sign(case, found)
+        self._hands.judge.propose(case, promise, action)
+        self._ask(drive, Ask(action, judged, 0), None, {found.answerer: "answerer", **case.origin.lineage})
+        return None
+
+    def _ask(
+        self, drive: _Drive, ruling: Ask, found: approvals.Recorded | None, lineage: Mapping[str, str] | None = None
+    ) -> None:
         approval = f"ap_{clock.random_hex(8)}"
         asking.ask(
             drive.case, drive.around, ruling.action, ruling.judged, ruling.verdict_n, found, approval=approval,
-            card_body=self._hands.card_body, console_url=self._hands.console_url(approval),
+            card_body=self._hands.card_body, console_url=self._hands.console_url(approval), lineage=lineage,
         )  # fmt: skip
 
     def _reuse(self, drive: _Drive, ruling: Reuse) -> Permit | None:

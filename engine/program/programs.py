@@ -17,7 +17,7 @@ from engine.program.function_code import Component, component_from, component_of
 DEFINITION, FUNCTION = "definition", "function"
 KINDS = (DEFINITION, FUNCTION)
 # In the language of workflows, and not in this release: refused when code is published, never when a run comes there.
-_later = {"task": "ctx.task", "child": "ctx.child", "submit_child": "submit_child of a join set"}
+_later = {"child": "ctx.child", "submit_child": "submit_child of a join set"}
 
 
 @dataclass(frozen=True)

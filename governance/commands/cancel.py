@@ -7,7 +7,7 @@ from engine.errors import Refused
 from engine.kernel import CancelAsked, Signalled, settle_cancel
 from engine.limits import reason_chars_max
 from governance.commands.authority import Actor, allowed
-from governance.store import approvals, cases
+from governance.store import approvals, cases, tasks
 from governance.store.unit import Database
 
 
@@ -45,6 +45,7 @@ class Cancel:
                 }
                 case.note("approval.canceled", body)
                 case.posts.append(("card", asked.id, {}))
+            tasks.withdraw(case, "run_canceled")
             if not case.history.started:
                 # A run that never began has no journal to cancel: it ends queued to canceled, with its entries.
                 case.work_done.append(("", "advance"))

@@ -15,8 +15,9 @@ from engine.kernel import Files, Signalled, advance_function, begun
 from engine.program import function_commands as do
 from engine.program.function import Turn
 from engine.program.function_code import Component, check_pinned
-from engine.program.function_journal import Applied, Feed, can_turn
+from engine.program.function_journal import Applied, Feed, can_turn, task_name
 from engine.program.programs import Function
+from governance.store import tasks
 from governance.store.case import Case, Promise, timer_ref
 
 _epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -92,8 +93,8 @@ class Turns:
         history = begun(case.history, _start(case), asking.now)
         files = Files(case.origin.salt_key, case.payloads)
         applied = advance_function(history, turn, files, self._proposed, now=asking.now, entropy=asking.entropy)
-        if applied.children or applied.tasks:
-            raise NotInRelease("child workflows and tasks are not in this release")
+        if applied.children:
+            raise NotInRelease("child workflows are not in this release")
         case.history = history
         for kept in files.new:
             case.keep(kept.commit, kept.body)
@@ -107,14 +108,18 @@ class Turns:
             at = _epoch + datetime.timedelta(microseconds=fire_at)
             case.add("due", kind="timer", ref=timer_ref(promise), at=at)
         for promise, command in applied.invokes:
-            _put(case, promise, command)
+            asked = command.input
+            _put(case, promise, asked["step_id"], asked["step_index"], f"{asked['connector']}.{asked['operation']}")
+        for promise, task in applied.tasks:
+            _put(case, promise, f"task-{task.child}", task.child, task_name)
         if applied.ended is not None:
             case.close("succeeded" if isinstance(applied.ended, do.Complete) else "failed_terminal")
             return ()
-        return tuple(promise.local for promise, _ in applied.invokes)
+        return tuple(promise.local for promise, _ in (*applied.invokes, *applied.tasks))
 
     def _withdraw(self, case: Case) -> None:
         """Nobody waits for these questions any more."""
+        tasks.withdraw(case, "run_ended")
         for promise in case.promises.values():
             if promise.state == "waiting_approval" and promise.approval:
                 approval = promise.approval
@@ -142,11 +147,9 @@ def _start(case: Case) -> ExecutionStarted:
     return ExecutionStarted(f"sha256:{o.definition.hex()}", reference, PromiseId(o.run), o.execution_key)
 
 
-def _put(case: Case, promise: PromiseId, command: do.Invoke) -> None:
-    asked = command.input
+def _put(case: Case, promise: PromiseId, step: str, index: int, tool: str) -> None:
     case.promises[promise.local] = Promise(
-        promise=promise.local, step=asked["step_id"], step_index=asked["step_index"],
-        tool=f"{asked['connector']}.{asked['operation']}", key="", kind="", state="ready",
-    )  # fmt: skip
+        promise=promise.local, step=step, step_index=index, tool=tool, key="", kind="", state="ready"
+    )
     case.touch(promise.local)
     case.state = "running"

@@ -280,6 +280,8 @@ _inserts = {
     "vote": "(tenant, approval, person, kind, at, action_digest, card_digest, card_rev, policy_revision, blocks_sha256, via, identity, "
     "reason) values (:tenant, :approval, :person, :kind, :at, :action_digest, :card_digest, :card_rev, :policy_revision, "
     ":blocks_sha256, :via, :identity, :reason)",
+    "task": "(tenant, task, run, promise, form_digest, body, groups, status, asked_at, expires_at) values (:tenant, :task, :run, "
+    ":promise, :form_digest, :body, :groups, 'asked', :asked_at, :expires_at)",
     "due": "(tenant, kind, ref, at, run) values (:tenant, :kind, :ref, :at, :run) on conflict (tenant, kind, ref) do update set "
            "at = excluded.at",
     "card": "(tenant, approval) values (:tenant, :approval)",
@@ -311,6 +313,11 @@ def _write_rows(unit: Unit, case: Case, keeper: tuple[str, float]) -> None:
     unit.many(
         "update approval set status = :status, decided_at = clock_timestamp() where tenant = :tenant and approval = :approval",
         [{"approval": a, "status": s} for a, s in case.approval_status.items()],
+    )
+    unit.many(
+        "update task set status = :status, decided_at = clock_timestamp(), answered_by = :person, via = :via, answer = :answer "
+        "where tenant = :tenant and task = :task and status = 'asked'",
+        case.rows.get("task_done", ()),
     )
     owner, ttl = keeper
     for row in case.rows.get("work", ()):

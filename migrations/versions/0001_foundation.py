@@ -104,7 +104,7 @@ create table payload (
 create table promise (
   tenant text not null, run text not null, promise text not null, step text not null, step_index int not null,
   tool text not null, key text not null default '', kind text not null, state text not null check (state in
-    ('ready','running','waiting_approval','unknown','failed_retryable','succeeded','failed_terminal','canceled')),
+    ('ready','running','waiting_approval','waiting_task','unknown','failed_retryable','succeeded','failed_terminal','canceled')),
   attempt int not null default 0, started_at timestamptz, rev int not null default 0, approval text not null default '', verdict_n int not null default 0,
   last_error text not null default '', next_eligible_at timestamptz, deadline_at timestamptz,
   result bytea, primary key (tenant, run, promise), foreign key (tenant, run) references run) with (fillfactor = 70);
@@ -151,6 +151,14 @@ create table vote (
   at timestamptz not null, action_digest bytea not null, card_digest bytea not null, card_rev int not null,
   policy_revision text not null, blocks_sha256 text not null, via text not null, identity text not null, reason text not null,
   primary key (tenant, approval, person, kind), foreign key (tenant, approval) references approval);
+create table task (
+  tenant text not null, task text not null, run text not null, promise text not null, form_digest bytea not null, body bytea not null,
+  groups text[] not null, status text not null check (status in ('asked','answered','expired','canceled')),
+  asked_at timestamptz not null, expires_at timestamptz not null, decided_at timestamptz,
+  answered_by text not null default '', via text not null default '', answer bytea,
+  primary key (tenant, task), foreign key (tenant, run) references run) with (fillfactor = 70);
+create unique index task_promise on task (tenant, run, promise);
+create index task_waiting on task (tenant, expires_at) where status = 'asked';
 create table refusal (
   tenant text not null, approval text not null, person text not null, code text not null, minute timestamptz not null,
   count int not null, told int not null, primary key (tenant, approval, person, code, minute));
@@ -221,7 +229,7 @@ end $$;
 
 TENANT_TABLES = (
     "tenant workspace person identity grp membership route signing_key installation connection source policy template run chain "
-    "journal snapshot payload promise work due action verdict approval vote refusal intent receipt card outbox outbox_due inbox "
+    "journal snapshot payload promise work due action verdict approval vote task refusal intent receipt card outbox outbox_due inbox "
     "entry_pending entry audit_head checkpoint bundle"
 ).split()
 # What the application may do where it may not do everything: only the sequencer writes the log and its head, a stored
@@ -234,6 +242,7 @@ GRANTS = {
     "entry": "select",
     "audit_head": "select, insert",
     "checkpoint": "select, update (note, published_at)",
+    "task": "select, insert, update (status, decided_at, answered_by, via, answer)",
     "template": "select, insert, update (state)",
     "policy": "select, insert, update (state)",
     "signing_key": "select, insert, update (state)",

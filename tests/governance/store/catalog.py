@@ -23,6 +23,7 @@ _values: dict[str, Any] = {
     "boolean": False,
     "timestamp with time zone": "2026-01-01T00:00:00+00:00",
     "bytea[]": [],
+    "text[]": [],
 }
 
 
