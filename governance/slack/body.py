@@ -156,6 +156,8 @@ def requirement(record: CardRecord) -> str:
 
 def reach(record: CardRecord) -> str:
     """What it would take to take it back."""
+    if record.connector == "task":
+        return "✍ Signs what somebody answered"
     if record.kind == "read":
         return "👁 Only reads"
     if record.irreversible:
