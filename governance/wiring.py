@@ -312,8 +312,8 @@ class Parts:
         signing = [secret for secret in (s.slack_signing_secret, s.slack_signing_secret_old) if secret]
         return application(
             WebSeams(
-                database=self.database, route=self.dispatch.route, start=self.start, decide=self.decide, cancel=self.cancel,
-                resolve=self.resolve, publish=self.publish, unseal=self.secrets.unseal, verify=self.secrets.verify,
+                database=self.database, route=self.dispatch.route, start=self.start, decide=self.decide, answers=self.answers,
+                cancel=self.cancel, resolve=self.resolve, publish=self.publish, unseal=self.secrets.unseal, verify=self.secrets.verify,
                 fetch=lambda key, version: self.vault.get(key, version),
                 trust=lambda tenant: trust_text(self.database, s.deployment, tenant),
                 slack=slack_routes(Clicks(self._click_seams()), signing, clock.epoch_seconds, metrics.count),

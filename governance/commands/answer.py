@@ -20,6 +20,16 @@ from governance.store.tasks import TaskRecord
 from governance.store.unit import Database, Unit
 
 
+class AnswerInvalid(CallerError):
+    """The caller must act: an answer does not fit its form; `faults` says so field by field."""
+
+    code = "invalid_answer"
+
+    def __init__(self, sentence: str, faults: Mapping[str, str]) -> None:
+        super().__init__(sentence)
+        self.faults = dict(faults)
+
+
 @dataclass(frozen=True, slots=True)
 class Filled:
     """A form as a person sent it; nothing in it is authority, everything is looked up again."""
@@ -42,6 +52,15 @@ class Told:
     sentence: str
     status: str = ""
     faults: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Return when the answer was taken; raise what became of it otherwise."""
+        if self.faults:
+            raise AnswerInvalid(self.sentence, self.faults)
+        if self.code.startswith("unknown_"):
+            raise CallerError(self.sentence, code=self.code)
+        if not self.ok:
+            raise Refused(self.sentence, code=self.code)
 
 
 class Answers:
@@ -75,7 +94,9 @@ class Answers:
         person = who(unit, filled.actor)
         now = unit.now()
         _check_person(found, person)
-        _check_open(found, case, person, now)
+        _check_open(found, person, now)
+        if case.ended or case.cancel_requested:
+            raise Refused("the run is over, or is being cancelled", code="ended")
         if filled.digest16 != found.digest16:
             raise Refused("this is not the form that is asked now", code="stale_card", next_step="open the newest one")
         value, faults = read_answer(found.form, filled.values)
@@ -113,6 +134,16 @@ class Answers:
         case.put_work(promise, "judge")
 
 
+def why_not(found: TaskRecord, person: Profile, now: datetime.datetime) -> str:
+    """What this person would be told without looking at an answer; empty when they may give one. Only shown, decided above."""
+    try:
+        _check_person(found, person)
+        _check_open(found, person, now)
+    except Refused as refused:
+        return _sentence(refused)
+    return ""
+
+
 def _check_person(found: TaskRecord, person: Profile) -> None:
     require("complete_task", person.level, active=person.active, auditor=person.read_only)
     if person.kind != "human":
@@ -122,14 +153,14 @@ def _check_person(found: TaskRecord, person: Profile) -> None:
         raise Refused(f"you are in no group that may answer this; it takes {groups}", code="not_answerer")
 
 
-def _check_open(found: TaskRecord, case: Case, person: Profile, now: datetime.datetime) -> None:
+def _check_open(found: TaskRecord, person: Profile, now: datetime.datetime) -> None:
     if found.status == "answered":
         at = found.decided_at.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC") if found.decided_at else "before"
         name = "you" if found.answerer == person.person else found.answered_by
         raise Refused(f"this was answered by {name} at {at}; what you wrote changed nothing", code="decided")
     if found.status == "expired" or (found.is_open and now >= found.expires_at):
         raise Refused("the time to answer this is up; what you wrote changed nothing", code="expired")
-    if not found.is_open or case.ended or case.cancel_requested:
+    if not found.is_open:
         raise Refused("this was withdrawn; what you wrote changed nothing", code="decided")
 
 

@@ -149,6 +149,16 @@ def of_run(unit: Unit, run: str) -> list[str]:
     ]
 
 
+def newest_of(unit: Unit, run: str, promise: str) -> str:
+    """The newest approval of an operation; empty when nobody was asked."""
+    row = unit.one(
+        "select approval from approval where tenant = :tenant and run = :run and promise = :promise "
+        "order by requested_at desc, approval limit 1",
+        run=run, promise=promise,
+    )  # fmt: skip
+    return "" if row is None else str(row[0])
+
+
 def waiting(unit: Unit) -> list[str]:
     """Everything that waits for people in this tenant, the nearest deadline first."""
     rows = unit.all(

@@ -117,14 +117,15 @@ def of_run(unit: Unit, run: str) -> tuple[TaskRecord, ...]:
 
 
 def waiting(
-    unit: Unit, groups: Collection[str], after: tuple[datetime.datetime, str] | None, limit: int
+    unit: Unit, groups: Collection[str] | None, after: tuple[datetime.datetime, str] | None, limit: int
 ) -> tuple[TaskRecord, ...]:
-    """What waits for somebody of these groups, the nearest deadline first."""
+    """What waits for somebody of these groups (for anybody when None), the nearest deadline first."""
     where = "" if after is None else " and (t.expires_at, t.task) > (:at, :id)"
     values: dict[str, object] = {} if after is None else {"at": after[0], "id": after[1]}
     rows = unit.all(
-        f"select {_columns} {_from} and t.status = 'asked' and t.groups && :mine{where} order by t.expires_at, t.task limit :limit",
-        mine=list(groups), limit=limit, **values,
+        f"select {_columns} {_from} and t.status = 'asked' and (:everybody or t.groups && :mine){where} "
+        "order by t.expires_at, t.task limit :limit",
+        everybody=groups is None, mine=list(groups or ()), limit=limit, **values,
     )  # fmt: skip
     return tuple(map(_record, rows))
 

@@ -107,7 +107,8 @@ def test_the_modal_has_the_very_fields_and_its_answer_is_read_by_the_form() -> N
     assert [block["block_id"] for block in inputs] == [f"tk_f_{one['name']}" for one in FIELDS]
     assert [block["optional"] for block in inputs] == [False, True, False, False, False, False, False]
     assert [block["element"]["type"] for block in inputs] == [
-        "plain_text_input", "plain_text_input", "static_select", "plain_text_input", "plain_text_input", "plain_text_input", "radio_buttons",
+        "plain_text_input", "plain_text_input", "static_select", "plain_text_input", "plain_text_input", "plain_text_input",
+        "radio_buttons",
     ]  # fmt: skip
     assert inputs[0]["element"]["max_length"] == 40
     outcome = send(there, view, VALUES)
