@@ -120,18 +120,18 @@ def read_answer(form: Form, given: Mapping[str, Any]) -> tuple[dict[str, Any], d
     """The answer that this says, every field present and None where nothing was given; and what is wrong with it, by field."""
     known = {one.name: one for one in form.fields}
     strange = sorted(name for name in given if name not in known)
-    faults = dict.fromkeys(strange[:strange_shown_max], "the form has no such field")
+    faults = dict.fromkeys(strange[:strange_shown_max], "The form has no such field.")
     answer: dict[str, Any] = {}
     for one in form.fields:
         try:
             answer[one.name] = _read(one, given.get(one.name))
         except ValueError as error:
-            faults[one.name] = str(error)
+            faults[one.name] = str(error)[:1].upper() + str(error)[1:] + "."
     sizes = {name: len(value.encode()) for name, value in answer.items() if type(value) is str}
     if sum(sizes.values()) > task_answer_bytes_max:
         # Said at the longest, which is the one to shorten.
         faults[max(sizes, key=lambda name: sizes[name])] = (
-            f"all texts together have at most {task_answer_bytes_max:,} bytes"
+            f"All texts together have at most {task_answer_bytes_max:,} bytes."
         )
     return answer, faults
 

@@ -39,7 +39,7 @@ class Filled:
     actor: Actor
     digest16: str  # of the form that was shown
     values: Mapping[str, Any]
-    via: str  # slack_modal | console | api | cli
+    via: str  # slack_form | console | api | cli
     dedupe_key: str = ""
 
 

@@ -226,7 +226,7 @@ class Clicks:
         told = self._seams.answer(
             Filled(
                 tenant=person.tenant, task=task.task, actor=Actor("slack", person.ref), digest16=pressed.digest16,
-                values=tasks.typed(task, view), via="slack_modal", dedupe_key=dedupe_key,
+                values=tasks.typed(task, view), via="slack_form", dedupe_key=dedupe_key,
             )
         )  # fmt: skip
         faults = tasks.errors(told.faults, task)

@@ -80,7 +80,7 @@ def card(task: TaskRecord, deployment: str, mac: Mac) -> Card:
 
 def modal(task: TaskRecord, opened: Opened, mac: Mac) -> Block:
     """The form, with the very fields; one that is over says what it has come to."""
-    blocks = [section("tk_title", one_line(task.form.title))]
+    blocks = [rich("tk_title", [line(words(one_line(task.form.title), bold=True))])]
     text = visible(task.form.text.strip())
     blocks += [section(f"tk_text_{n}", text[at : at + _chunk]) for n, at in enumerate(range(0, len(text), _chunk))]
     view: Block = {
@@ -129,7 +129,11 @@ def _element(one: Field) -> Block:
     if one.kind == "choice":
         # An option goes by its number: its text is the author's and may be as long as Slack's bound on a value.
         options = [_option(clip(visible(text), 75)[0], str(n)) for n, text in enumerate(one.options)]
-        return {"type": "static_select", "placeholder": plain(clip(visible(one.label), 75)[0]), "options": options}
+        return {
+            "type": "static_select",
+            "placeholder": plain(clip(f"Choose: {visible(one.label)}", 75)[0]),
+            "options": options,
+        }
     if one.kind in _hints:
         return {"type": "plain_text_input", "placeholder": plain(_hints[one.kind]), "max_length": 40}
     return {"type": "plain_text_input", "multiline": one.kind == "long_text", "max_length": one.max_chars}

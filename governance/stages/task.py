@@ -58,7 +58,9 @@ def to_sign(case: Case, task: TaskRecord) -> tuple[Action, Judged]:
     assert task.answer is not None
     assert wanted is not None
     answer = shown(opened(case.payloads[task.answer]))
-    fields = tuple(Field(name, "set" if text else "clear", text, "internal") for name, text in answer.items())
+    # By the questions, not by their names: a signature binds to what the signer reads.
+    said = ((one.label, answer[one.name]) for one in task.form.fields)
+    fields = tuple(Field(label, "set" if text else "clear", text, "internal") for label, text in said)
     action = Action(
         tenant=o.tenant, workspace=o.workspace, run=o.run, promise=task.promise, step=task.step, workflow=o.workflow, version=o.version,
         definition=o.definition.hex(), connector="task", operation="sign_off", kind="read", risk="low", reversible=True, reversal="inverse",

@@ -53,7 +53,8 @@ STATES = {
 }
 VIA = {
     "slack_button": "in Slack",
-    "slack_modal": "in Slack, in its window",
+    "slack_modal": "in Slack, after the full view",
+    "slack_form": "in Slack",
     "console": "in the console",
     "api": "by the API",
     "cli": "by the command line",

@@ -226,7 +226,11 @@ def test_signatures_are_of_others_and_the_answer_is_the_result_only_then(sealing
     found = world.waiting(run)
     assert found.is_sign_off
     assert dict(found.asked.lineage) == {world.who["rita"]: "requester", world.who["ana"]: "answerer"}
-    assert {f.name: f.value for f in found.action.fields} == {"cause": "the qrx-77 disk", "count": "3", "again": "no"}
+    assert {f.name: f.value for f in found.action.fields} == {
+        "Cause": "the qrx-77 disk",
+        "count": "3",
+        "again": "no",
+    }
     assert world.press(found, "rita").code == "self"
     assert world.press(found, "ana").code == "lineage"
     assert world.press(found, "low").code == "level"

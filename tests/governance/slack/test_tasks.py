@@ -117,7 +117,7 @@ def test_the_modal_has_the_very_fields_and_its_answer_is_read_by_the_form() -> N
         "acme",
         TASK,
         f"{TEAM}:{ALICE}",
-        "slack_modal",
+        "slack_form",
     )
     assert filled.digest16 == task().digest16
     assert filled.values == {
