@@ -17,7 +17,6 @@ from engine.program.function import Turn
 from engine.program.function_code import Component, check_pinned
 from engine.program.function_journal import Applied, Feed, can_turn, task_name
 from engine.program.programs import Function
-from governance.store import tasks
 from governance.store.case import Case, Promise, timer_ref
 
 _epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -119,7 +118,6 @@ class Turns:
 
     def _withdraw(self, case: Case) -> None:
         """Nobody waits for these questions any more."""
-        tasks.withdraw(case, "run_ended")
         for promise in case.promises.values():
             if promise.state == "waiting_approval" and promise.approval:
                 approval = promise.approval

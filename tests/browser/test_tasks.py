@@ -10,6 +10,7 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from tests.browser.kit import TWOKEYS, Console, Demo, Desk, Visits, check_accessible
+from tests.kit.wait import until
 
 CODE = '''from twokeys import InvokeFailed, workflow
 
@@ -98,9 +99,8 @@ def test_a_form_is_filled_in_on_a_page_by_keyboard_alone_and_signed_by_somebody_
     ana = Console(visits.open(java_script_enabled=True), demo).sign_in("Ana")
     page = ana.page
     page.set_viewport_size(WIDE)
+    until(lambda: run in [one["run"] for one in demo.v1("Ana", "/v1/tasks")["tasks"]], 60)
     ana.open("/tasks")
-    while not page.get_by_role("link", name="What happened to INC9002?").count():
-        ana.open("/tasks")
     check_accessible(page)
     visits.shot(page, "console-tasks")
     page.get_by_role("link", name="What happened to INC9002?").click()
@@ -131,7 +131,6 @@ def test_a_form_is_filled_in_on_a_page_by_keyboard_alone_and_signed_by_somebody_
     page.get_by_label("Minutes of downtime").fill("12")
     page.get_by_role("button", name="Send the answer").click()
     expect(page.get_by_role("status")).to_contain_text("Others have to sign it next")
-    expect(page.get_by_role("link", name="The request to sign")).to_have_count(0)
     approval = demo.waiting(run, "low")
     page.reload()
     check_accessible(page)

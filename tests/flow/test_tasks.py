@@ -217,6 +217,44 @@ def test_a_cancelled_run_withdraws_its_task(world: World) -> None:
     check_journal(world, run)
 
 
+def shown(world: World, run: str) -> list[tuple[str, str]]:
+    """What Slack was sent about this run: (method, blocks) in order."""
+    world.post()
+    sent = [(method, str(arguments["blocks"])) for method, arguments in world.slack.calls]
+    return [(method, blocks) for method, blocks in sent if f"run {run[:12]}" in blocks]
+
+
+def test_the_card_is_posted_with_its_button_and_settled_by_the_answer_or_the_end(world: World) -> None:
+    run = begin(world)
+    ((posted, blocks),) = shown(world, run)
+    assert posted == "chat.postMessage"
+    assert "tk_fill" in blocks
+    assert "What happened to INC0010001?" in blocks
+    assert world.fill(world.task(run), "ana", GOOD).ok
+    settled, blocks = shown(world, run)[-1]
+    assert settled == "chat.update"
+    assert "Answered by ana" in blocks
+    assert "tk_fill" not in blocks
+    assert "qrx-77" not in blocks, "the channel does not read what was answered"
+    other = world.start("ask-people", value={"number": "2"})
+    world.drain()
+    assert len(shown(world, other)) == 1
+    world.parts.cancel.cancel(world.tenant, world.actor("rita"), other, "enough")
+    settled, blocks = shown(world, other)[-1]
+    assert settled == "chat.update"
+    assert "Withdrawn" in blocks
+    assert world.rows("select id from outbox where tenant = :tenant") == []
+
+
+def test_slack_being_down_loses_no_task(world: World) -> None:
+    world.slack.down = True
+    run = begin(world)
+    world.post()
+    assert world.fill(world.task(run), "ana", GOOD).ok
+    world.until(run, "succeeded")
+    assert result(world, run).value == {"said": SAID}
+
+
 def test_signatures_are_of_others_and_the_answer_is_the_result_only_then(sealing_world: World, tmp_path: Path) -> None:
     """Two different persons: neither who answered nor who started the run counts."""
     world = sealing_world
