@@ -347,15 +347,28 @@ class Clicks:
         return Outcome()
 
 
-def nothing_recorded(kind: str) -> Outcome:
+def nothing_recorded(kind: str, payload: Payload) -> Outcome:
     """The answer when we failed before a decision was stored: the person must know that nothing was."""
     sentence = "Something failed here and nothing was recorded. Try again, or decide in the console."
     if kind == "submission":
-        return Outcome({"response_action": "errors", "errors": {views.REASON: sentence}})
+        return Outcome({"response_action": "errors", "errors": {_first_input(payload): sentence}})
     if kind == "command":
         return _ephemeral(sentence, [])
     # The body of an answer to a click is ignored; a status other than 200 makes Slack warn the clicker itself.
     return Outcome(status=503)
+
+
+def _first_input(payload: Payload) -> str:
+    """Where a window can show a fault: its first input, as Slack repeats the window."""
+    view = payload.get("view")
+    blocks = view.get("blocks") if type(view) is dict else None
+    inputs = (
+        [one for one in blocks or () if type(one) is dict and one.get("type") == "input"]
+        if type(blocks) is list
+        else []
+    )
+    name = inputs[0].get("block_id") if inputs else None
+    return name if isinstance(name, str) else views.REASON
 
 
 def _next_view(name: str, sentence: str) -> Outcome:

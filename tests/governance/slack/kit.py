@@ -166,6 +166,8 @@ class World:
         return self.answer
 
     def fill(self, filled: Filled) -> Told:
+        if self.broken:
+            raise self.broken
         self.filled.append(filled)
         return self.thanks
 
