@@ -24,6 +24,7 @@ class AnswerInvalid(CallerError):
     """The caller must act: an answer does not fit its form; `faults` says so field by field."""
 
     code = "invalid_answer"
+    faults: Mapping[str, str] = {}
 
     def __init__(self, sentence: str, faults: Mapping[str, str]) -> None:
         super().__init__(sentence)

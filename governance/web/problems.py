@@ -102,7 +102,7 @@ def document(error: TwokeysError) -> dict[str, object]:
         "detail": error.reason,
         "code": error.code,
         **{name: text for name, text in more.items() if text},
-        **({"errors": error.faults} if isinstance(error, AnswerInvalid) else {}),
+        **({"errors": error.faults} if isinstance(error, AnswerInvalid) and error.faults else {}),
     }
 
 

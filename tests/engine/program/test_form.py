@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 from engine.canonical import encode, jcs
 from engine.program.form import KINDS, Form, FormInvalid, SignOff, check_groups, form_from, read_answer, shown
 
+GUIDE = Path(__file__).parents[3] / "docs" / "workflows.md"
 FIELDS = [
     {"name": "cause", "label": "What was the cause?", "kind": "text", "max_chars": 20},
     {"name": "story", "kind": "long_text", "required": False},
@@ -100,6 +104,16 @@ def test_a_bad_form_is_refused_at_the_place_of_its_fault(changed: dict[str, Any]
     with pytest.raises(FormInvalid) as caught:
         made(sign_off, **changed)
     assert (caught.value.code, caught.value.field) == ("invalid_form", field)
+
+
+def test_the_form_of_the_guide_is_one() -> None:
+    (text,) = re.findall(r"```py\n(.*?)```", GUIDE.read_text("utf-8"), flags=re.DOTALL)
+    (call,) = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    form, sign_off = (
+        eval(ast.unparse(part), {"input": {"number": "7"}}) for part in (call.args[0], call.keywords[0].value)
+    )
+    made = form_from({"form": form, "sign_off": sign_off})
+    assert (made.title, len(made.fields), made.deadline_s) == ("What happened to 7?", 5, 3_600)
 
 
 def test_a_group_that_nobody_has_is_a_fault_of_the_form() -> None:
