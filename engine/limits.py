@@ -49,6 +49,16 @@ reason_chars_max = 2_000
 click_lock_seconds = 1
 click_statement_seconds = 2
 
+# Tasks: a form fits one Slack modal, and an answer fits one console form although every byte may travel as three.
+task_title_chars_max = 150
+task_text_chars_max = 2_000
+task_fields_max = 20
+task_options_max = 50
+task_groups_max = 10
+task_line_chars_max = 300
+task_chars_max = 3_000
+task_answer_bytes_max = 18_000
+
 # Expressions.
 expression_bytes_max = 4_096
 expression_input_bytes_max = 262_144

@@ -16,6 +16,7 @@ from engine.ledger.bundle import PolicySource
 from engine.ledger.onefile import one_file
 from governance import clock, metrics
 from governance.commands.admit import Admit
+from governance.commands.answer import Answers
 from governance.commands.cancel import Cancel
 from governance.commands.decide import Decide
 from governance.commands.migrate import Migrate
@@ -44,6 +45,7 @@ from governance.slack.delivery import Delivery
 from governance.slack.endpoint import slack_routes
 from governance.slack.modals import Modals
 from governance.slack.outbox import Sender
+from governance.slack.tasks import card as task_card
 from governance.stages.child import Children
 from governance.stages.execute import Execute
 from governance.stages.hosts import Hosts
@@ -51,9 +53,10 @@ from governance.stages.judge import Judge
 from governance.stages.seal import Seal
 from governance.stages.tick import Tick
 from governance.stages.turn import Turns
-from governance.store import approvals, around, outbox, people, templates
+from governance.store import approvals, around, outbox, people, tasks, templates
 from governance.store.dispatch import Dispatch
 from governance.store.secrets import Secrets
+from governance.store.tasks import TaskRecord
 from governance.store.unit import CommitCheck, Database
 from governance.web import questions
 from governance.web.app import Application, application
@@ -214,8 +217,19 @@ class Parts:
                 environment=people.tenant(unit).environment,
             )
 
-    def render(self, record: CardRecord) -> Card:
+    def task_of(self, tenant: str, task: str) -> TaskRecord:
+        """A task as people see it now."""
+        with self.database.unit(tenant, write=False) as unit:
+            found = tasks.load(unit, task)
+        return replace(found, console_url=f"{self.settings.public_url.rstrip('/')}/tasks/{task}")
+
+    def _card_record(self, tenant: str, ref: str) -> CardRecord | TaskRecord:
+        return self.task_of(tenant, ref) if ref.startswith("ta_") else self.record_of(tenant, ref)
+
+    def render(self, record: CardRecord | TaskRecord) -> Card:
         """The Slack card of a record."""
+        if isinstance(record, TaskRecord):
+            return task_card(record, self.settings.deployment, self.button_mac)
         return render(record, self.settings.deployment, self.button_mac)
 
     # --- commands -----------------------------------------------------------------------------------------------------
@@ -227,6 +241,10 @@ class Parts:
     @cached_property
     def decide(self) -> Decide:
         return Decide(self.database, clock.now_utc)
+
+    @cached_property
+    def answers(self) -> Answers:
+        return Answers(self.database)
 
     @cached_property
     def cancel(self) -> Cancel:
@@ -313,7 +331,7 @@ class Parts:
 
     @cached_property
     def delivery(self) -> Delivery:
-        return Delivery(self.database, self.sender, record_of=self.record_of, render=self.render)
+        return Delivery(self.database, self.sender, record_of=self._card_record, render=self.render)
 
     @cached_property
     def worker(self) -> Worker:
@@ -332,8 +350,8 @@ class Parts:
         signing = [secret for secret in (s.slack_signing_secret, s.slack_signing_secret_old) if secret]
         return application(
             WebSeams(
-                database=self.database, route=self.dispatch.route, start=self.start, decide=self.decide, cancel=self.cancel,
-                resolve=self.resolve, publish=self.publish, unseal=self.secrets.unseal, verify=self.secrets.verify,
+                database=self.database, route=self.dispatch.route, start=self.start, decide=self.decide, answers=self.answers,
+                cancel=self.cancel, resolve=self.resolve, publish=self.publish, unseal=self.secrets.unseal, verify=self.secrets.verify,
                 fetch=lambda key, version: self.vault.get(key, version),
                 trust=lambda tenant: trust_text(self.database, s.deployment, tenant),
                 slack=slack_routes(Clicks(self._click_seams()), signing, clock.epoch_seconds, metrics.count),
@@ -346,13 +364,20 @@ class Parts:
         s = self.settings
         return ClickSeams(
             app_id=s.slack_app_id, deployment=s.deployment, mac=self.button_mac, tenant_of=lambda team: self.dispatch.route("slack", team),
-            decide=self.decide.decide, record_of=self._known_record, waiting_for=self._waiting_for, tell=self._tell, gone=self._gone,
+            decide=self.decide.decide, record_of=self._known_record,
+            answer=self.answers.answer, task_of=self._known_task, waiting_for=self._waiting_for, tell=self._tell, gone=self._gone,
             modals=Modals(s.slack_api_base, self.slack_token, allow_local=s.local), count=metrics.count,
         )  # fmt: skip
 
     def _known_record(self, tenant: str, approval: str) -> CardRecord | None:
         try:
             return self.record_of(tenant, approval)
+        except CallerError:
+            return None
+
+    def _known_task(self, tenant: str, task: str) -> TaskRecord | None:
+        try:
+            return self.task_of(tenant, task)
         except CallerError:
             return None
 

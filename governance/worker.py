@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, replace
@@ -18,17 +18,19 @@ from engine.kernel import settle_cancel
 from engine.limits import claim_batch, faults_max, heartbeat_seconds, hold_receipt_seconds_max, turns_per_commit_max
 from engine.program.function import Turn
 from engine.program.function_code import CodeChanged
+from engine.program.function_journal import task_name
 from engine.program.programs import Function
 from governance import clock, log
 from governance.stages import advance as advancing
 from governance.stages import ask as asking
+from governance.stages import task as tasking
 from governance.stages.child import Children
 from governance.stages.execute import Execute, effect_seconds_max
 from governance.stages.hosts import CodeRefused, HostFault
 from governance.stages.judge import Ask, Go, Judge, Opinion, Reuse
 from governance.stages.seal import Seal
-from governance.stages.turn import Asking, NotInRelease, Turns
-from governance.store import approvals, around, cases
+from governance.stages.turn import Asking, Turns
+from governance.store import approvals, around, cases, tasks
 from governance.store.around import Around
 from governance.store.case import Case, FenceLost, Seen
 from governance.store.dispatch import Dispatch, Lease
@@ -39,7 +41,7 @@ _say = log.get("worker")
 _moved = ("version", "busy", "approval_open", "intent_pkey", "receipt_success", "receipt_pkey")
 # A journal that cannot be trusted, or code that disagrees with it: trying again would find the same. The run stands
 # still, shows it, and loses nothing.
-_holds = (BrokenJournal, CodeRefused, CodeChanged, NotInRelease)
+_holds = (BrokenJournal, CodeRefused, CodeChanged)
 _never = 2**31 - 1
 around_seconds_max = 1.0  # switches, people and policy older than this are read again before a verdict
 
@@ -207,19 +209,7 @@ class Worker:
     def _put_back(self, lease: Lease, reason: str, *, most: int = faults_max) -> None:
         """Give an item back with its reason; after so many faults it is parked, where people see it. Not ours any more: nothing."""
         with contextlib.suppress(TwokeysError), self._database.unit(lease.tenant) as unit:
-            mine = unit.run(
-                "update work set state = case when faults >= :most then 'parked' else 'ready' end, faults = faults + 1, "
-                "owner = '', lease_until = null, eligible_at = clock_timestamp() + make_interval(secs => least(60, 5 * (faults + 1))) "
-                "where tenant = :tenant and run = :run and item = :item and stage = :stage and owner = :owner and epoch = :epoch",
-                most=most, run=lease.run, item=lease.item, stage=lease.stage, owner=lease.owner, epoch=lease.epoch,
-            ).rowcount  # fmt: skip
-            if mine == 1:
-                table = "promise set last_error" if lease.item else "run set error"
-                which = " and promise = :item" if lease.item else ""
-                unit.run(
-                    f"update {table} = :reason where tenant = :tenant and run = :run{which}",
-                    run=lease.run, item=lease.item, reason=reason[:2_000],
-                )  # fmt: skip
+            cases.put_back(unit, lease, reason, most)
 
     # --- one run ------------------------------------------------------------------------------------------------------
 
@@ -324,7 +314,10 @@ class Worker:
         row = case.promises[drive.lease.item]
         if row.state in ("running", "unknown"):
             return self._look(drive)
-        if row.state in ("succeeded", "failed_terminal", "canceled", "waiting_approval") or case.cancel_requested:
+        if (
+            row.state in ("succeeded", "failed_terminal", "canceled", "waiting_approval", tasks.WAITING)
+            or case.cancel_requested
+        ):
             return None  # other operations of a cancelled run may still be in flight; this one does not begin
         return self._consider(drive, drive.lease.item)
 
@@ -405,6 +398,8 @@ class Worker:
             # A stopping worker finishes the intent it holds and commits no further one.
             case.put_work(promise, "judge")
             return None
+        if case.promises[promise].tool == task_name:
+            return self._task(drive, promise)
         found = self._approval(drive, promise)
         if drive.opinion is None or drive.opinion.promise != promise:
             drive.opinion = self._opinion(drive, promise, found)
@@ -424,11 +419,27 @@ class Worker:
             return None
         return self._reuse(drive, ruling)
 
-    def _ask(self, drive: _Drive, ruling: Ask, found: approvals.Recorded | None) -> None:
+    def _task(self, drive: _Drive, promise: str) -> Permit | None:
+        """A human step: its form is put before people, and its answer before those who have to sign it."""
+        case = drive.case
+        case.now = max(case.now, self._db_now(drive))
+        with self._database.unit(drive.lease.tenant, write=False) as unit:
+            found = tasks.of_promise(unit, drive.lease.run, promise)
+        if found is None:
+            tasking.ask(case, drive.around, promise)
+            return self._go_on(drive)
+        action, judged = tasking.to_sign(case, found)
+        self._hands.judge.propose(case, promise, action)
+        self._ask(drive, Ask(action, judged, 0), None, {found.answerer: "answerer", **case.lineage})
+        return None
+
+    def _ask(
+        self, drive: _Drive, ruling: Ask, found: approvals.Recorded | None, lineage: Mapping[str, str] | None = None
+    ) -> None:
         approval = f"ap_{clock.random_hex(8)}"
         asking.ask(
             drive.case, drive.around, ruling.action, ruling.judged, ruling.verdict_n, found, approval=approval,
-            card_body=self._hands.card_body, console_url=self._hands.console_url(approval),
+            card_body=self._hands.card_body, console_url=self._hands.console_url(approval), lineage=lineage,
         )  # fmt: skip
 
     def _reuse(self, drive: _Drive, ruling: Reuse) -> Permit | None:

@@ -15,13 +15,14 @@ from engine.limits import reason_chars_max
 
 APPROVER_LEVEL_MIN = 4
 VOTE_KINDS = ("key", "reject", "stop")
-LINEAGE = ("requester", "on_behalf_of", "owner", "editor", "delegate", "rule_author")
+LINEAGE = ("requester", "on_behalf_of", "owner", "editor", "delegate", "rule_author", "answerer")
 
 _lineage_sentences = {
     "on_behalf_of": "This was asked for on your behalf; another person must decide.",
     "owner": "You own what asked for this; another person must decide.",
     "editor": "You edited this request; another person must decide.",
     "delegate": "You act for somebody who already took part; another person must decide.",
+    "answerer": "You gave this answer; another person must decide.",
     "rule_author": "You wrote the rule that asks for this; another person must decide.",
 }
 

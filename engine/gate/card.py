@@ -63,6 +63,11 @@ class CardRecord:
         return self.phase == OPEN
 
     @property
+    def is_sign_off(self) -> bool:
+        """Whether what people answered is to be signed; nothing outside changes by it."""
+        return (self.connector, self.operation) == ("task", "sign_off")
+
+    @property
     def irreversible(self) -> bool:
         """Whether what is asked for cannot be taken back."""
         return not self.reversible or self.reversal == "none"

@@ -52,6 +52,10 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "effect.reused": _words("promise key_sha256 action_sha256 receipt_sha256 run"),
     "step.completed": _words("promise step"),
     "step.failed": _words("promise step error_class"),
+    "task.asked": _words("task promise step form_sha256 groups expires_at keys counts signers"),
+    "task.answered": _words("task promise person groups form_sha256 answer_sha256 via"),
+    "task.expired": _words("task promise"),
+    "task.canceled": _words("task promise why"),
     "signal.sent": _words("person name delivery payload_sha256"),
     "cancel.requested": _words("person reason_sha256"),
     "cancel.inherited": _words("run promise"),
@@ -84,7 +88,7 @@ _numbers = frozenset(
     )
 )
 _flags = frozenset(_words("retryable reversible"))
-_text_lists = frozenset(_words("groups reasons persons"))
+_text_lists = frozenset(_words("groups reasons persons signers"))
 
 _entry_keys = frozenset(_words("v tenant chain chain_seq prev at type actor body commit"))
 _actor_keys = frozenset(("type", "id"))

@@ -23,6 +23,7 @@ from engine.gate.reducer import (
 )
 from engine.ledger.entries import Entry, instant
 from engine.ledger.lineage import Family
+from engine.ledger.tasks import Tasks
 
 approver_level_min = 4
 nothing_sha256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -69,6 +70,7 @@ class Story:
         self._effects: dict[str, list[Effect]] = {}
         self._receipt_n: dict[str, tuple[int, int]] = {}
         self._done: set[str] = set()
+        self._tasks = Tasks()
         self.approvals: dict[str, Asked] = {}
         self.counts: dict[str, int] = {}
         self.remarks: list[str] = []
@@ -90,6 +92,10 @@ class Story:
             "effect.resolved": self._resolved,
             "effect.retried": self._retried,
             "effect.reused": self._reused,
+            "task.asked": self._task_asked,
+            "task.answered": self._tasks.answered,
+            "task.expired": self._tasks.ended,
+            "task.canceled": self._tasks.ended,
             "step.completed": self._completed,
             "run.closed": self._closed,
         }
@@ -100,6 +106,11 @@ class Story:
         rule = self._rules.get(entry.type)
         if rule:
             rule(entry)
+
+    def _task_asked(self, entry: Entry) -> None:
+        if entry.body["promise"] in self._proposals:
+            _broken("task-twice", f"promise {entry.body['promise']} is an action and no task")
+        self._tasks.asked(entry)
 
     # --- proposed and judged ---------------------------------------------------------------------------------------
 
@@ -118,6 +129,8 @@ class Story:
 
     def _judged(self, entry: Entry) -> None:
         body = entry.body
+        if body["promise"] in self._tasks:
+            _broken("sign-off", f"promise {body['promise']} is a task, which no policy judges")
         proposal = self._proposal_of(body)
         given = self._verdicts.setdefault(body["promise"], [])
         if given and body["n"] <= given[-1]["n"]:
@@ -180,15 +193,9 @@ class Story:
     def _asked(self, entry: Entry) -> None:
         body = entry.body
         self._proposal_of(body)
-        verdict = self._verdict_of(body["promise"], body["verdict_n"])
         if body["approval"] in self.approvals:
             _broken("approval-twice", f"{body['approval']} is asked twice")
-        if verdict is not self._verdicts[body["promise"]][-1]:
-            _broken("approval-verdict", f"verdict {verdict['n']} is not the newest of promise {body['promise']}")
-        wanted, lasts_max = self._wanted(verdict)
-        for name in ("action_sha256", "policy_revision", "tier"):
-            if body[name] != verdict[name]:
-                _broken("approval-verdict", f"{name} differs from verdict {verdict['n']}")
+        wanted, lasts_max = self._wanted_of(body)
         for name in ("keys", "groups", "counts"):
             if body[name] != wanted[name]:
                 _broken("approval-verdict", f"asks for {name} {body[name]!r} where {wanted[name]!r} are needed")
@@ -200,6 +207,18 @@ class Story:
             _broken("approval-lineage", f"{self._requester} started the run and is missing from the lineage")
         self._family.check_asked(lineage)
         self.approvals[body["approval"]] = Asked(body, lasts)
+
+    def _wanted_of(self, body: dict[str, Any]) -> tuple[dict[str, Any], float]:
+        """What must be asked for: a signature by the author of a task, everything else by policy."""
+        if body["promise"] in self._tasks:
+            return self._tasks.signatures(body)
+        verdict = self._verdict_of(body["promise"], body["verdict_n"])
+        if verdict is not self._verdicts[body["promise"]][-1]:
+            _broken("approval-verdict", f"verdict {verdict['n']} is not the newest of promise {body['promise']}")
+        for name in ("action_sha256", "policy_revision", "tier"):
+            if body[name] != verdict[name]:
+                _broken("approval-verdict", f"{name} differs from verdict {verdict['n']}")
+        return self._wanted(verdict)
 
     def _wanted(self, verdict: dict[str, Any]) -> tuple[dict[str, Any], float]:
         """What must be asked for, and for how long: by the verdict, or as before when only the action drifted."""
@@ -424,6 +443,11 @@ class Story:
     # --- ends ------------------------------------------------------------------------------------------------------
 
     def _completed(self, entry: Entry) -> None:
+        promise = entry.body["promise"]
+        if promise in self._tasks:
+            states = {asked.state for asked in self.approvals.values() if asked.body["promise"] == promise}
+            self._tasks.check_done(promise, is_signed="released" in states)
+            return
         proposal = self._proposals.get(entry.body["promise"])
         if proposal is None or proposal["key_sha256"] not in self._done:
             _broken("step-unproved", f"step {entry.body['step'][:40]} completed and no receipt says that it happened")

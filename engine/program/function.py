@@ -183,7 +183,7 @@ class _Run:
         recorded = self.recorded
         if recorded is None:
             return False
-        value = do.event_of(command)
+        value = do.to_value(command)
         if recorded[1].get("error_class") == _too_many:  # where a turn was cut depends on the turn
             self.at += 1
             self.stop(do.Fail(_too_many, recorded[1]["message"]))
@@ -197,14 +197,14 @@ class _Run:
         recorded = self.recorded
         if recorded is not None and recorded[1]["do"] not in ("Await", "AwaitSignal"):
             if satisfied_at is None or satisfied_at > recorded[0]:
-                self.stop(Mismatch(recorded[0], recorded[1], do.event_of(command)))
+                self.stop(Mismatch(recorded[0], recorded[1], do.to_value(command)))
             return
         is_replayed = self.replayed(command)
         if satisfied_at is None:
             if not is_replayed:
                 self.commands.append(command)
             elif (after := self.recorded) is not None:
-                self.stop(Mismatch(after[0], after[1], do.event_of(command)))
+                self.stop(Mismatch(after[0], after[1], do.to_value(command)))
             self.stop(command)
 
     def resolved_at(self, child: int) -> int | None:
@@ -217,20 +217,19 @@ class _Run:
         return Taken(member, True, value) if ok else Taken(member, False, None, error_class, value)
 
     def receive(self, command: do.AwaitSignal) -> Any:
-        """Consume the next signal of this name, waiting for it when there is none or when people are still to be asked."""
+        """Consume the next signal of this name, waiting for it when there is none."""
         received = do.Receive(command.child, command.name)
         recorded = self.recorded
         is_waited = recorded is not None and recorded[1]["do"] in ("Await", "AwaitSignal")
-        if is_waited or (command.task is not None and recorded is not None):
+        if is_waited:
             self.replayed(command)
         if self.recorded is not None:
             self.step(received)
             return json.loads(str(self.index.values[command.child]))
         text = self._buffered(command.name)
-        if not is_waited and (text is None or command.task is not None):
-            self.commands.append(command)
-            self.stop(command)
         if text is None:
+            if not is_waited:
+                self.commands.append(command)
             self.stop(command)
         self.step(received)
         self.received[command.name] = self.received.get(command.name, 0) + 1
@@ -366,12 +365,12 @@ class Context:
         checked = do.signal_name(name)
         return self._run.receive(do.AwaitSignal(self._run.allocate(), checked))
 
-    async def task(self, form: dict[str, Any], *, sign_off: dict[str, Any] | None = None) -> Any:
-        """Ask people to fill in a form, with `sign_off` (groups, counts) where they must sign; returns what they entered."""
+    async def task(self, form: dict[str, Any], *, sign_off: list[str] | dict[str, Any] | None = None) -> Any:
+        """Ask people to fill in a form, and people of `sign_off` to sign it; returns what was answered, by the fields' names."""
         self._run.check()
         command = do.task_of(self._run.next_child, form, sign_off)
         self._run.allocate()
-        return self._run.receive(command)
+        return self._single(command).result()
 
     async def join_set(self) -> JoinSet:
         """A set of operations that run at the same time."""
@@ -387,7 +386,7 @@ class Context:
             return str(self._run.index.values[child])
         return random_value(self._run.entropy, child)
 
-    def _single(self, command: do.Invoke | do.StartChild | do.Sleep) -> Taken:
+    def _single(self, command: do.Invoke | do.StartChild | do.Task | do.Sleep) -> Taken:
         self._run.step(command)
         self._run.wait(do.Await("Single", [command.child]), self._run.resolved_at(command.child))
         return self._run.taken(command.child, 0)
@@ -404,7 +403,7 @@ def replay(main: Main, index: Index, *, now: int, entropy: bytes) -> Turn | Mism
         return run.outcome
     recorded = run.recorded
     if recorded is not None:
-        return Mismatch(recorded[0], recorded[1], do.event_of(run.outcome or end))
+        return Mismatch(recorded[0], recorded[1], do.to_value(run.outcome or end))
     waits = run.outcome if isinstance(run.outcome, do.Await | do.AwaitSignal) else None
     return Turn(tuple(run.commands), waits)
 

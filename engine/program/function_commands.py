@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from typing import Any, NoReturn, TypeAlias
 
-from engine.canonical import digest
 from engine.errors import CallerError
 from engine.ids import check_ident
 from engine.limits import approval_seconds_max, attempts_max, int_max
@@ -42,6 +41,15 @@ class StartChild:
     child: int
     workflow: str
     input: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """People are asked to fill in a form, and to sign what was answered where `sign_off` names groups."""
+
+    child: int
+    form: dict[str, Any]
+    sign_off: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +115,10 @@ class Await:
 
 @dataclass(frozen=True, slots=True)
 class AwaitSignal:
-    """The turn ends: the run waits for a signal; with a task, people are asked for it."""
+    """The turn ends: the run waits for a signal."""
 
     child: int
     name: str
-    task: dict[str, Any] | None = None  # form, sign_off
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,7 @@ class Fail:
 Command: TypeAlias = (
     Invoke
     | StartChild
+    | Task
     | Sleep
     | Random
     | Now
@@ -152,13 +160,6 @@ def to_value(command: Command) -> dict[str, Any]:
     """A command as a plain value: its kind under `do` and exactly its fields."""
     kind = type(command)
     return {"do": kind.__name__, **{name: getattr(command, name) for name in _FIELDS[kind]}}
-
-
-def event_of(command: Command) -> dict[str, Any]:
-    """What a command puts into the journal, for comparing: a task's form is there by the name of its signal."""
-    value = to_value(command)
-    value.pop("task", None)
-    return value
 
 
 def command_from(value: object) -> Command:
@@ -188,10 +189,10 @@ def _is_sound(command: Command) -> bool:
             return workflow_name(command.workflow) != "" and plain(command.input) == command.input
         case Await():
             return command.kind in ("Single", "Any", "All") and len(set(command.on)) == len(command.on)
-        case AwaitSignal(task=None):
+        case AwaitSignal():
             return signal_name(command.name) != ""
-        case AwaitSignal(task=dict() as task):
-            return command == task_of(command.child, task["form"], task["sign_off"])
+        case Task():
+            return command == task_of(command.child, command.form, command.sign_off)
         case Sleep():
             return command.micros <= sleep_seconds_max * 1_000_000
         case Complete():
@@ -218,7 +219,6 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "int": _is_count,
     "str": lambda value: type(value) is str,
     "dict[str, Any]": lambda value: type(value) is dict,
-    "dict[str, Any] | None": lambda value: value is None or type(value) is dict,
     "list[int]": lambda value: type(value) is list and bool(value) and all(map(_is_count, value)),
     "Any": lambda value: True,
 }
@@ -333,13 +333,12 @@ def micros_of(seconds: Any) -> int:
     return micros
 
 
-def task_of(child: int, form: Any, sign_off: Any) -> AwaitSignal:
-    """The wait of a human step. Its signal's name binds form and sign-off, so that another form is another event."""
-    task = {"form": plain(form, "the form"), "sign_off": plain(sign_off, "sign_off")}
-    for name, value in task.items():
-        if type(value) is not dict and not (name == "sign_off" and value is None):
-            raise TypeError(f"{name} is a map")
-    return AwaitSignal(child, f"task:{child}:{digest('twokeys/task-form/v1', task).hex()[:16]}", task)
+def task_of(child: int, form: Any, sign_off: Any) -> Task:
+    """A human step as its author wrote it; whether the form can be shown to anybody is found out when it is asked."""
+    asked = plain(form, "the form")
+    if type(asked) is not dict:
+        raise TypeError("the form is a map")
+    return Task(child, asked, plain(sign_off, "sign_off"))
 
 
 def _map(value: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from engine.program import function_commands as do
 from engine.program.function import Index, Step, random_value
 
 child_prefix = "workflow:"  # of the function name of a child run; no connector's name has a colon
+task_name = "task:form"  # the function name of a human step
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,8 @@ def _step(event: ev.Event, payloads: Payloads) -> Step | None:
             value = payloads.value(event.input)
             if name.startswith(child_prefix):
                 return {"do": "StartChild", "child": child, "workflow": name.removeprefix(child_prefix), "input": value}
+            if name == task_name:
+                return {"do": "Task", "child": child, "form": value["form"], "sign_off": value["sign_off"]}
             return {"do": "Invoke", "child": child, "input": value}
         case ev.TimerScheduled():
             return {"do": "Sleep", "child": _child(event.promise_id), "micros": event.duration}
@@ -177,7 +180,7 @@ class Applied:
     invokes: tuple[tuple[PromiseId, do.Invoke], ...] = ()  # to be judged
     children: tuple[tuple[PromiseId, do.StartChild], ...] = ()  # to be started
     timers: tuple[tuple[PromiseId, int], ...] = ()  # promise and when it fires
-    tasks: tuple[tuple[PromiseId, do.AwaitSignal], ...] = ()  # to be asked of people
+    tasks: tuple[tuple[PromiseId, do.Task], ...] = ()  # to be asked of people
     ended: do.Complete | do.Fail | None = None
 
 
@@ -231,7 +234,7 @@ class _Applying:
         self._invokes: list[tuple[PromiseId, do.Invoke]] = []
         self._children: list[tuple[PromiseId, do.StartChild]] = []
         self._timers: list[tuple[PromiseId, int]] = []
-        self._tasks: list[tuple[PromiseId, do.AwaitSignal]] = []
+        self._tasks: list[tuple[PromiseId, do.Task]] = []
         self._ended: do.Complete | do.Fail | None = None
 
     def applied(self) -> Applied:
@@ -254,6 +257,12 @@ class _Applying:
                 self._children.append((promise, command))
                 text = self._payloads.keep(f"{promise}/input", command.input)
                 return ev.InvokeScheduled(promise, "Function", f"{child_prefix}{command.workflow}", text, "attempts=1")
+            case do.Task():
+                promise = child(command.child)
+                self._tasks.append((promise, command))
+                asked = {"form": command.form, "sign_off": command.sign_off}
+                text = self._payloads.keep(f"{promise}/input", asked)
+                return ev.InvokeScheduled(promise, "Function", task_name, text, "attempts=1")
             case do.Sleep():
                 promise, fire_at = child(command.child), self._now + command.micros
                 self._timers.append((promise, fire_at))
@@ -275,8 +284,6 @@ class _Applying:
                 return self._await(command)
             case do.AwaitSignal():
                 promise = child(command.child)
-                if command.task is not None:
-                    self._tasks.append((promise, command))
                 return ev.ExecutionAwaiting(frozenset((promise,)), ev.AwaitSignal(command.name, promise))
             case do.Complete() | do.Fail():
                 return self._end(command)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -11,13 +10,10 @@ from engine.canonical import decode
 from engine.errors import AuthorError
 from engine.ids import check_name
 from engine.program.definition import Definition, Subscription, definition_from
-from engine.program.faults import DefinitionInvalid, Fault
 from engine.program.function_code import Component, component_from, component_of
 
 DEFINITION, FUNCTION = "definition", "function"
 KINDS = (DEFINITION, FUNCTION)
-# In the language of workflows, and not in this release: refused when code is published, never when a run comes there.
-_later = {"task": "ctx.task"}
 
 
 @dataclass(frozen=True)
@@ -70,23 +66,4 @@ def function_of(files: Mapping[str, bytes], entry: str = "") -> Function:
     """The function in an author's files; DefinitionInvalid with every fault."""
     found = Function(component_of(files, entry))
     check_name(found.name, "the workflow's name")
-    faults = [
-        Fault(path, node.lineno, node.col_offset + 1, "", f"{_later[node.attr]} is not in this release")
-        for path, source in found.component.files
-        for node in _calls(ast.parse(source, path))
-    ]
-    if faults:
-        raise DefinitionInvalid(faults)
     return found
-
-
-def _calls(tree: ast.Module) -> Iterator[ast.Attribute]:
-    """Calls of what comes later, on the context by whatever name a function takes it."""
-    contexts = {
-        function.args.args[0].arg
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and function.args.args
-    } | {"ctx"}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr in _later and getattr(node.value, "id", "") in contexts:
-            yield node

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from governance.cli import frame, journal, people, processes, proofs, runs, tenants, upkeep, workflows
+from governance.cli import frame, journal, people, processes, proofs, runs, tasks, tenants, upkeep, workflows
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -20,7 +20,15 @@ def twokeys() -> None:
     """
 
 
-for _command in (*processes.COMMANDS, workflows.group, runs.runs, runs.approvals, journal.group, proofs.group):
+for _command in (
+    *processes.COMMANDS,
+    workflows.group,
+    runs.runs,
+    runs.approvals,
+    tasks.group,
+    journal.group,
+    proofs.group,
+):
     twokeys.add_command(_command)
 for _command in (tenants.group, people.people, people.groups, *upkeep.COMMANDS):
     twokeys.add_command(_command)

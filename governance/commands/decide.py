@@ -10,11 +10,11 @@ from typing import Any
 from engine.canonical import sha256
 from engine.errors import BrokenJournal, BrokenLedger, CallerError, Conflict, OperatorError, Refused
 from engine.gate import approval as gate
-from engine.kernel import Signalled
+from engine.kernel import Signalled, opened
 from engine.ledger.entries import Fact
 from engine.limits import click_lock_seconds, click_statement_seconds
 from governance.commands.authority import Actor, who
-from governance.store import approvals, cases, entries, outbox, people
+from governance.store import approvals, cases, entries, outbox, people, tasks
 from governance.store.case import Case
 from governance.store.people import Profile
 from governance.store.unit import Database, Unit
@@ -116,6 +116,7 @@ class Decide:
         if counted.status == "approved":
             persons = [v.person for v in found.votes if v.kind == "key"] + [person.person]
             self._release(
+                unit,
                 case,
                 found,
                 [p for p in dict.fromkeys(persons) if p in self._standing(found, press, person, crowd, now)],
@@ -134,7 +135,7 @@ class Decide:
         cases.commit(unit, case, ())
         code = "key_given" if counted.status == "requested" else counted.status
         answer = Answer(
-            code, True, _said(code, counted.given, counted.needed), counted.status, counted.given, counted.needed
+            code, True, _said(found, code, counted.given, counted.needed), counted.status, counted.given, counted.needed
         )
         if press.dedupe_key:
             outbox.remember(unit, press.dedupe_key, _plain(answer))
@@ -182,7 +183,7 @@ class Decide:
                 actor={"type": "person", "id": person.person},
             )  # fmt: skip
 
-    def _release(self, case: Case, found: approvals.Recorded, persons: list[str]) -> None:
+    def _release(self, unit: Unit, case: Case, found: approvals.Recorded, persons: list[str]) -> None:
         asked = found.asked
         case.approval_status[asked.id] = "approved"
         case.add("due_done", kind="approval", ref=asked.id)
@@ -194,6 +195,13 @@ class Decide:
         }
         case.note("approval.released", body)
         case.accept(Signalled(f"approval:{asked.id}", "approved"))
+        if found.is_sign_off:
+            # What was signed was answered before: it is the operation's result now.
+            signed = tasks.load(unit, tasks.id_of(asked.run, asked.promise)).answer
+            assert signed is not None
+            case.finish(asked.promise, ok=True, value=opened(case.payloads[signed]))
+            case.put_work("", "advance")
+            return
         # The hours that people took are not the step's: its time to run begins now.
         case.touch(asked.promise, state="ready", deadline_at=None)
         case.state = "running"
@@ -212,7 +220,8 @@ class Decide:
             actor={"type": "person", "id": person.person},
         )  # fmt: skip
         case.accept(Signalled(f"approval:{asked.id}", "rejected"))
-        case.finish(asked.promise, ok=False, error_class="approval_rejected", message=f"rejected: {press.reason}")
+        error_class = "rejected" if found.is_sign_off else "approval_rejected"
+        case.finish(asked.promise, ok=False, error_class=error_class, message=f"rejected: {press.reason}")
         case.put_work("", "advance")
 
     def _refused(
@@ -253,7 +262,11 @@ def _plain(answer: Answer) -> dict[str, Any]:
     return {name: getattr(answer, name) for name in Answer.__dataclass_fields__}
 
 
-def _said(code: str, given: int, needed: int) -> str:
+def _said(found: approvals.Recorded, code: str, given: int, needed: int) -> str:
+    if found.is_sign_off and code == "approved":
+        return "Signed. The run goes on with this answer."
+    if found.is_sign_off and code == "rejected":
+        return "Rejected. The run goes on without this answer; its workflow reads your reason."
     if code == "approved":
         return f"Approved: your key was the last of {needed}. It runs now." if needed > 1 else "Approved. It runs now."
     if code == "rejected":

@@ -135,6 +135,8 @@ def title(record: CardRecord) -> str:
 
 def title_text(record: CardRecord) -> str:
     """The same, whole."""
+    if record.is_sign_off:
+        return f"✍ {one_line(record.summary)}"
     sign, word = _tiers.get(record.tier, ("⚪", "Risk " + one_line(record.tier)))
     what = one_line(record.summary) or f"{one_line(record.connector)} {one_line(record.operation)}"
     target = one_line(record.target.get("id", ""))
@@ -156,6 +158,8 @@ def requirement(record: CardRecord) -> str:
 
 def reach(record: CardRecord) -> str:
     """What it would take to take it back."""
+    if record.is_sign_off:
+        return "✍ Signs an answer"
     if record.kind == "read":
         return "👁 Only reads"
     if record.irreversible:
@@ -181,6 +185,8 @@ def fact_rows(record: CardRecord) -> list[tuple[str, str]]:
         ("Action", f"{one_line(record.connector)}.{one_line(record.operation)} ({one_line(record.kind)})"),
         ("Environment", f"{one_line(record.environment)} · {one_line(record.tenant)}"),
     ]
+    if record.is_sign_off:
+        return [rows[0], ("Task", one_line(target.get("id", ""))), rows[4]]
     if record.amount.strip():
         # Five rows are what a section holds; money matters more than the system's name, which joins the target.
         rows[1:3] = [("Amount", one_line(record.amount)), ("Target", f"{rows[1][1]} · {rows[2][1]}")]
@@ -189,10 +195,14 @@ def fact_rows(record: CardRecord) -> list[tuple[str, str]]:
 
 def changes(record: CardRecord, room: _Room | None = None) -> list[Block]:
     """One row per field: short values side by side, long ones in boxes."""
-    ranked = sorted(record.changes, key=lambda change: _rank(change[0]))
+    # An answer stands in the order of its form.
+    ranked = record.changes if record.is_sign_off else sorted(record.changes, key=lambda change: _rank(change[0]))
     rows = ranked if room is None else ranked[: room.rows]
-    elements = [line(words("Change", bold=True))]
+    elements = [line(words("Answer" if record.is_sign_off else "Change", bold=True))]
     for name, before, after in rows:
+        if record.is_sign_off:
+            elements += _answer(_bounded(one_line(name), room), after, room)
+            continue
         elements += _change(_bounded(one_line(name), room), before, after, room)
     if len(rows) < len(ranked):
         elements.append(line(words(f"+ {len(ranked) - len(rows)} more, see Review all", italic=True)))
@@ -218,6 +228,16 @@ def _change(name: str, before: str, after: str, room: _Room | None) -> list[Bloc
         return [*parts, line(label, words("is cleared", italic=True))]
     said = "becomes" if before else "was empty, becomes"
     return [*parts, line(label, words(said, italic=True)), box(_bounded(visible(after), room))]
+
+
+def _answer(label: str, given: str, room: _Room | None) -> list[Block]:
+    """A question with what was answered."""
+    question = words(label + "  ", bold=True)
+    if not given:
+        return [line(question, words("left empty", italic=True))]
+    if _is_short(given):
+        return [line(question, words(_bounded(visible(given), room)))]
+    return [line(question), box(_bounded(visible(given), room))]
 
 
 def _is_short(value: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.canonical import jcs, read_json
@@ -18,15 +18,16 @@ Mac = Callable[[bytes], bytes]
 APPROVE = "tk_approve"
 REJECT = "tk_reject"
 REVIEW = "tk_review"
-ACTIONS = (APPROVE, REJECT, REVIEW)
+FILL = "tk_fill"
+ACTIONS = (APPROVE, REJECT, REVIEW, FILL)
 
-_value = re.compile(r"v1\.([a-z0-9-]{1,40})\.(ap_[0-9a-f]{16})\.([0-9]{1,9})\.([0-9a-f]{16})\.([0-9a-f]{16})")
+_value = re.compile(r"v1\.([a-z0-9-]{1,40})\.((?:ap|ta)_[0-9a-f]{16})\.([0-9]{1,9})\.([0-9a-f]{16})\.([0-9a-f]{16})")
 _deployment = re.compile(r"[a-z0-9-]{1,40}")
 
 
 @dataclass(frozen=True, slots=True)
 class Pressed:
-    """What a button names: which approval, as shown by which card."""
+    """What a button names: which approval (or task), as shown by which card."""
 
     deployment: str
     approval: str
@@ -41,8 +42,8 @@ class Pressed:
 
     @property
     def name(self) -> str:
-        """What people call the approval."""
-        return "AP-" + self.approval.removeprefix("ap_")[:6]
+        """What people call the approval or the task."""
+        return f"{self.approval[:2].upper()}-{self.approval[3:9]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,17 @@ def check_deployment(name: str) -> str:
 
 def value_of(record: CardRecord, action_id: str, deployment: str, mac: Mac) -> str:
     """The value of one button of this card; the MAC also says for which tenant and which button it was made."""
-    bare = Pressed(deployment, record.approval, record.card_rev, record.action_sha256[:16], "")
-    return Pressed(
-        bare.deployment, bare.approval, bare.card_rev, bare.digest16, _button_mac(bare, record.tenant, action_id, mac)
-    ).text
+    return value_for(
+        Pressed(deployment, record.approval, record.card_rev, record.action_sha256[:16], ""),
+        record.tenant,
+        action_id,
+        mac,
+    )
+
+
+def value_for(bare: Pressed, tenant: str, action_id: str, mac: Mac) -> str:
+    """The same for whatever a button names."""
+    return replace(bare, mac16=_button_mac(bare, tenant, action_id, mac)).text
 
 
 def read_value(value: object) -> Pressed | None:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from engine.canonical import sha256
 from engine.errors import CallerError
 from engine.gate.card import CardRecord
 from engine.limits import reason_chars_max
+from governance.commands.answer import Filled, Told
+from governance.commands.authority import Actor
 from governance.commands.decide import Answer, Press
-from governance.slack import phases, views
+from governance.slack import phases, tasks, views
 from governance.slack.api import Sent
 from governance.slack.blocks import Block, context, deadline, header, link, plain, section
 from governance.slack.buttons import (
     ACTIONS,
     APPROVE,
+    FILL,
     REJECT,
     Mac,
     Opened,
@@ -32,6 +35,7 @@ from governance.slack.buttons import (
     read_value,
 )
 from governance.slack.text import clip, escaped, one_line, stored
+from governance.store.tasks import TaskRecord
 
 Payload = dict[str, Any]
 
@@ -86,6 +90,8 @@ class Seams:
     tenant_of: Callable[[str], str | None]  # Slack team id -> tenant, None when it is not installed
     decide: Callable[[Press], Answer]  # also enqueues the ephemeral sentence when the press has a reply
     record_of: Callable[[str, str], CardRecord | None]  # tenant, approval
+    answer: Callable[[Filled], Told]
+    task_of: Callable[[str, str], TaskRecord | None]  # tenant, task
     waiting_for: Callable[[str, str], Sequence[Waiting]]  # tenant, actor_ref
     tell: Callable[[str, Reply, str], None]  # enqueue one ephemeral sentence, in its own transaction
     gone: Callable[[str, str], None]  # tenant, event: the installation was removed or its tokens were revoked
@@ -138,6 +144,8 @@ class Clicks:
             return self._say(person, reply, old_card, "slack_old_card")
         if not is_ours(pressed, person.tenant, action_id, self._seams.mac):
             return self._say(person, reply, not_here, "slack_wrong_mac")
+        if action_id == FILL:
+            return self._open_task(person, pressed, reply, payload)
         if action_id == APPROVE:
             self._seams.count("slack_click")
             self._press(person, pressed, "key", "slack_button", "", reply, _dedupe(payload), _shown(payload))
@@ -152,11 +160,26 @@ class Clicks:
         now = Pressed(pressed.deployment, pressed.approval, record.card_rev, record.action_sha256[:16], pressed.mac16)
         opened = Opened(now, person.user, reply["channel"], reply["thread_ts"], "")
         make = views.reject if action_id == REJECT else views.review
+        return self._show(person, make(record, opened, self._seams.mac), record.console_url, reply, payload)
+
+    def _open_task(self, person: _Person, pressed: Pressed, reply: Reply, payload: Payload) -> Outcome:
+        task = self._seams.task_of(person.tenant, pressed.approval)
+        if task is None:
+            return self._say(person, reply, unknown_here, "slack_unknown_task")
+        opened = Opened(
+            replace(tasks.named(task, pressed.deployment), mac16=pressed.mac16),
+            person.user,
+            reply["channel"],
+            reply["thread_ts"],
+            "",
+        )
+        return self._show(person, tasks.modal(task, opened, self._seams.mac), task.console_url, reply, payload)
+
+    def _show(self, person: _Person, view: Block, url: str, reply: Reply, payload: Payload) -> Outcome:
         trigger = payload.get("trigger_id")
-        view = make(record, opened, self._seams.mac)
         sent = self._seams.modals.open(person.tenant, trigger if isinstance(trigger, str) else "", view)
         if sent.kind != "ok":
-            return self._say(person, reply, f"{too_late} {record.console_url}".strip(), "slack_modal_failed")
+            return self._say(person, reply, f"{too_late} {url}".strip(), "slack_modal_failed")
         return Outcome()
 
     # --- modals ----------------------------------------------------------------------------------------------------
@@ -168,7 +191,7 @@ class Clicks:
         if person is None or type(view) is not dict:
             return Outcome()
         callback_id = view.get("callback_id")
-        if callback_id not in views.SUBMITS:
+        if callback_id not in (*views.SUBMITS, tasks.SUBMIT_FILL):
             return _next_view("Twokeys", old_card)
         if _is_outsider(payload, person.team):
             self._seams.count("slack_outsider")
@@ -182,6 +205,8 @@ class Clicks:
         if opened.user != person.user:
             self._seams.count("slack_wrong_opener")
             return _next_view(opened.pressed.name, not_yours)
+        if callback_id == tasks.SUBMIT_FILL:
+            return self._filled(person, opened.pressed, view, _dedupe(payload))
         reason, fault = _reason(view, required=callback_id == views.SUBMIT_REJECT)
         if fault:
             return Outcome({"response_action": "errors", "errors": {views.REASON: fault}})
@@ -191,6 +216,23 @@ class Clicks:
             person, opened.pressed, kind, "slack_modal", reason, {}, _dedupe(payload), opened.blocks_sha256
         )
         return _next_view(opened.pressed.name, answer.sentence)
+
+    def _filled(self, person: _Person, pressed: Pressed, view: Payload, dedupe_key: str) -> Outcome:
+        """A form was sent: what does not fit is said at its input, everything else is the modal's next view."""
+        task = self._seams.task_of(person.tenant, pressed.approval)
+        if task is None:
+            return _next_view(pressed.name, unknown_here)
+        self._seams.count("slack_filled")
+        told = self._seams.answer(
+            Filled(
+                tenant=person.tenant, task=task.task, actor=Actor("slack", person.ref), digest16=pressed.digest16,
+                values=tasks.typed(task, view), via="slack_form", dedupe_key=dedupe_key,
+            )
+        )  # fmt: skip
+        faults = tasks.errors(told.faults, task)
+        if faults:
+            return Outcome({"response_action": "errors", "errors": faults})
+        return _next_view(pressed.name, told.sentence)
 
     def closed(self, payload: Payload) -> Outcome:
         """Closing a window decides nothing."""
@@ -305,15 +347,28 @@ class Clicks:
         return Outcome()
 
 
-def nothing_recorded(kind: str) -> Outcome:
+def nothing_recorded(kind: str, payload: Payload) -> Outcome:
     """The answer when we failed before a decision was stored: the person must know that nothing was."""
     sentence = "Something failed here and nothing was recorded. Try again, or decide in the console."
     if kind == "submission":
-        return Outcome({"response_action": "errors", "errors": {views.REASON: sentence}})
+        return Outcome({"response_action": "errors", "errors": {_first_input(payload): sentence}})
     if kind == "command":
         return _ephemeral(sentence, [])
     # The body of an answer to a click is ignored; a status other than 200 makes Slack warn the clicker itself.
     return Outcome(status=503)
+
+
+def _first_input(payload: Payload) -> str:
+    """Where a window can show a fault: its first input, as Slack repeats the window."""
+    view = payload.get("view")
+    blocks = view.get("blocks") if type(view) is dict else None
+    inputs = (
+        [one for one in blocks or () if type(one) is dict and one.get("type") == "input"]
+        if type(blocks) is list
+        else []
+    )
+    name = inputs[0].get("block_id") if inputs else None
+    return name if isinstance(name, str) else views.REASON
 
 
 def _next_view(name: str, sentence: str) -> Outcome:

@@ -13,10 +13,12 @@ from governance.slack.cards import Card
 from governance.slack.outbox import Job, Sender, card_job, instead
 from governance.store import approvals, outbox, templates
 from governance.store.dispatch import Dispatch
+from governance.store.tasks import TaskRecord
 from governance.store.unit import Database
 
 _say = log.get("slack")
 hold_seconds = 30.0
+_with_card = ("ap_", "ta_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,8 @@ class Delivery:
         database: Database,
         sender: Sender,
         *,
-        record_of: Callable[[str, str], CardRecord],
-        render: Callable[[CardRecord], Card],
+        record_of: Callable[[str, str], CardRecord | TaskRecord],
+        render: Callable[[CardRecord | TaskRecord], Card],
     ) -> None:
         self._database = database
         self._dispatch = Dispatch(database)
@@ -70,7 +72,7 @@ class Delivery:
 
     def _deliver(self, row: _Row) -> None:
         with self._database.unit(row.tenant, write=False) as unit:
-            place = approvals.card_place(unit, row.ref) if row.ref.startswith("ap_") else None
+            place = approvals.card_place(unit, row.ref) if row.ref.startswith(_with_card) else None
             installed = templates.installation(unit)
         if installed is None:
             self._later(row, "no Slack workspace is installed", 60, counts=False)
@@ -99,7 +101,7 @@ class Delivery:
         if not ts:
             return (
                 None
-                if row.ref.startswith("ap_")
+                if row.ref.startswith(_with_card)
                 else {"kind": "message", "tenant": row.tenant, "channel": channel, "text": _words(row)}
             )
         return {"kind": "reply", "tenant": row.tenant, "channel": at, "thread_ts": ts, "text": _words(row)}

@@ -124,7 +124,7 @@ def _listener(
         except Exception as error:
             _log.error("a Slack %s failed: %s", kind, _named(error))
             count(f"slack_failed_{kind}")
-            outcome = nothing_recorded(kind)
+            outcome = nothing_recorded(kind, body)
         text = outcome.body if isinstance(outcome.body, str) else json.dumps(outcome.body)
         kind_of_body = "text/plain" if isinstance(outcome.body, str) else "application/json"
         return BoltResponse(

@@ -99,7 +99,7 @@ def footer(record: CardRecord) -> Block:
         "tk_more",
         [
             plain(f"run {one_line(record.run[:12])}"),
-            plain(f"policy {one_line(record.policy_revision[:12])}"),
+            None if record.is_sign_off else plain(f"policy {one_line(record.policy_revision[:12])}"),
             link(record.console_url, "Open in the console"),
         ],
     )

@@ -137,7 +137,8 @@ def _everything(record: CardRecord) -> Iterator[Block]:
     for name, why in record.excluded:
         yield line(words(f"Not {one_line(name)} ({one_line(why).replace('_', ' ')})"))
     yield line(words("Action digest  ", bold=True), words(record.action_sha256))
-    yield line(words("Policy revision  ", bold=True), words(one_line(record.policy_revision)))
+    if not record.is_sign_off:
+        yield line(words("Policy revision  ", bold=True), words(one_line(record.policy_revision)))
 
 
 def _packed(elements: Iterable[Block]) -> list[Block]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from engine.gate.action import Action
 from engine.gate.approval import Asked, expires_at
@@ -17,7 +17,7 @@ CardBody = Callable[[CardRecord], bytes]
 
 def ask(
     case: Case, around: Around, action: Action, judged: Judged, verdict_n: int, old: Recorded | None,
-    *, approval: str, card_body: CardBody, console_url: str,
+    *, approval: str, card_body: CardBody, console_url: str, lineage: Mapping[str, str] | None = None,
 ) -> None:  # fmt: skip
     """Record the question and post its card. An older question about the same step is withdrawn, its keys void."""
     v, o = judged.verdict, case.origin
@@ -33,7 +33,7 @@ def ask(
             },
         )
         case.posts.append(("card", old.asked.id, {}))
-    lineage = case.lineage
+    lineage = case.lineage if lineage is None else lineage
     keys, counts, groups, until = v.keys, dict(v.counts), frozenset(v.groups), expires_at(case.now, v)
     if v.effect == "allow" and old is not None:
         # Policy wants nobody now, but people agreed to something else: the same requirement, for what would really run.

@@ -193,7 +193,7 @@ class Judge:
                 case, promise, opinion.cannot.error_class, opinion.cannot.message, opinion.cannot.retryable, faults
             )
             return None
-        self._propose(case, promise, action)
+        self.propose(case, promise, action)
         for attempt, n in opinion.keyed.receipts.items():
             case.receipts_n[action.key, attempt] = max(n, case.receipts_n.get((action.key, attempt), 0))
         if opinion.keyed.success is not None:
@@ -243,7 +243,8 @@ class Judge:
         self._stuck(case, promise, "key_conflict", text, False, faults)
         return None
 
-    def _propose(self, case: Case, promise: str, action: Action) -> None:
+    def propose(self, case: Case, promise: str, action: Action) -> None:
+        """Record a proposal, unless it is the one that is recorded already."""
         row = case.promises[promise]
         if row.rev and row.key == action.key and self._same(case, promise, action):
             return

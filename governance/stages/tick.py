@@ -9,7 +9,7 @@ from engine.journal.promises import Timer
 from engine.kernel import Fired, Signalled
 from engine.ledger.entries import Fact
 from governance import log
-from governance.store import approvals, cases, entries
+from governance.store import approvals, cases, entries, tasks
 from governance.store.dispatch import Dispatch
 from governance.store.unit import Database, Unit
 
@@ -46,6 +46,8 @@ class Tick:
         with self._database.unit(tenant) as unit:
             if kind == "approval":
                 self._expire(unit, ref)
+            elif kind == "task":
+                self._time_up(unit, ref)
             elif kind == "timer":
                 self._fire(unit, ref)
             elif kind == "refusals":
@@ -62,7 +64,8 @@ class Tick:
         except CallerError:
             return
         case = cases.load(unit, run, lock=True)
-        asked = approvals.load(unit, approval, lock=True).asked
+        found = approvals.load(unit, approval, lock=True)
+        asked = found.asked
         if asked.status != "requested" or unit.now() < asked.expires_at or case.ended:
             return
         case.approval_status[approval] = "expired"
@@ -71,8 +74,31 @@ class Tick:
             {"approval": approval, "promise": asked.promise, "action_sha256": asked.action_digest.hex()},
         )
         case.accept(Signalled(f"approval:{approval}", "expired"))
-        case.finish(asked.promise, ok=False, error_class="approval_expired", message="nobody decided in time")
+        error_class = "expired" if found.is_sign_off else "approval_expired"
+        case.finish(asked.promise, ok=False, error_class=error_class, message="nobody decided in time")
         case.posts.append(("card", approval, {}))
+        case.put_work("", "advance")
+        cases.commit(unit, case, ())
+
+    def _time_up(self, unit: Unit, task: str) -> None:
+        """Nobody answered: the operation fails for good, and its author may catch that."""
+        case = cases.load(unit, tasks.run_of(unit, task), lock=True)
+        found = tasks.load(unit, task, lock=True)
+        now = unit.now()
+        if not found.is_open or case.ended or case.cancel_requested:
+            return
+        if now < found.expires_at:
+            # Rung too early: the deadline that people were shown counts, and the clock is put right.
+            unit.run(
+                "update due set at = :at where tenant = :tenant and kind = 'task' and ref = :ref",
+                at=found.expires_at,
+                ref=task,
+            )
+            return
+        case.now = max(case.now, now)
+        tasks.end(case, found.promise, "expired")
+        case.note("task.expired", {"task": task, "promise": found.promise})
+        case.finish(found.promise, ok=False, error_class="expired", message="nobody answered in time")
         case.put_work("", "advance")
         cases.commit(unit, case, ())
 

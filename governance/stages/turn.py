@@ -7,24 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from engine.errors import AuthorError
 from engine.gate.action import OperationSpec
 from engine.ids import PromiseId
 from engine.kernel import Files, Signalled, advance_function, begun
 from engine.program import function_commands as do
 from engine.program.function import Turn
 from engine.program.function_code import Component, check_pinned
-from engine.program.function_journal import Applied, Feed, can_turn, child_prefix
+from engine.program.function_journal import Applied, Feed, can_turn, child_prefix, task_name
 from engine.program.programs import Function
 from governance.store.case import CHILD, Case, Promise, timer_ref
 
 _epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-
-
-class NotInRelease(AuthorError):
-    """The author must act: the workflow came to something that this release cannot do; the run is held and loses nothing."""
-
-    code = "not_in_release"
 
 
 class Hosting(Protocol):
@@ -99,8 +92,6 @@ class Turns:
         history = begun(case.history, case.start, asking.now)
         files = Files(case.origin.salt_key, case.payloads)
         applied = advance_function(history, turn, files, self._proposed, now=asking.now, entropy=asking.entropy)
-        if applied.tasks:
-            raise NotInRelease("tasks are not in this release")
         case.history = history
         for kept in files.new:
             case.keep(kept.commit, kept.body)
@@ -114,14 +105,18 @@ class Turns:
             at = _epoch + datetime.timedelta(microseconds=fire_at)
             case.add("due", kind="timer", ref=timer_ref(promise), at=at)
         for promise, command in applied.invokes:
-            _put(case, promise, command)
+            asked = command.input
+            _put(case, promise, asked["step_id"], asked["step_index"], f"{asked['connector']}.{asked['operation']}")
+        for promise, task in applied.tasks:
+            _put(case, promise, f"task-{task.child}", task.child, task_name)
         for promise, wanted in applied.children:
-            _put_child(case, promise, wanted)
+            _put(case, promise, wanted.workflow, wanted.child, f"{child_prefix}{wanted.workflow}", CHILD)
         if applied.ended is not None:
             case.close("succeeded" if isinstance(applied.ended, do.Complete) else "failed_terminal")
             return Follows()
         return Follows(
-            tuple(promise.local for promise, _ in applied.invokes), tuple(wanted for _, wanted in applied.children)
+            tuple(promise.local for promise, _ in (*applied.invokes, *applied.tasks)),
+            tuple(wanted for _, wanted in applied.children),
         )
 
     def _withdraw(self, case: Case) -> None:
@@ -147,20 +142,9 @@ class Turns:
         return value
 
 
-def _put(case: Case, promise: PromiseId, command: do.Invoke) -> None:
-    asked = command.input
+def _put(case: Case, promise: PromiseId, step: str, index: int, tool: str, kind: str = "") -> None:
     case.promises[promise.local] = Promise(
-        promise=promise.local, step=asked["step_id"], step_index=asked["step_index"],
-        tool=f"{asked['connector']}.{asked['operation']}", key="", kind="", state="ready",
-    )  # fmt: skip
-    case.touch(promise.local)
-    case.state = "running"
-
-
-def _put_child(case: Case, promise: PromiseId, wanted: do.StartChild) -> None:
-    case.promises[promise.local] = Promise(
-        promise=promise.local, step=wanted.workflow, step_index=wanted.child, tool=f"{child_prefix}{wanted.workflow}", key="",
-        kind=CHILD, state="ready",
-    )  # fmt: skip
+        promise=promise.local, step=step, step_index=index, tool=tool, key="", kind=kind, state="ready"
+    )
     case.touch(promise.local)
     case.state = "running"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from engine.errors import CallerError
 from engine.gate.action import Action, action_from
 from engine.gate.approval import Asked, Vote
 from engine.gate.card import CardRecord
-from engine.gate.verdict import Verdict, verdict_from
+from engine.gate.verdict import Reason, Verdict, verdict_from
 from governance.store.people import Profile
 from governance.store.unit import Unit
 
@@ -35,6 +35,23 @@ class Recorded:
     promise_state: str
     promise_error: str
     decided_at: datetime.datetime | None
+
+    @property
+    def is_sign_off(self) -> bool:
+        """Whether an author asks for signatures under an answer; policy asks for everything else."""
+        return self.verdict_n == 0
+
+
+def by_author(
+    keys: int, counts: Iterable[tuple[str, int]], groups: Iterable[str], expires_in_s: int, action_sha256: str
+) -> Verdict:
+    """What a sign-off asks for, in the form of a verdict; no policy gave it and none is recorded."""
+    return Verdict(
+        effect="needs_approval", deny_kind="", retryable=False, tier="low", keys=keys, counts=tuple(counts), groups=tuple(groups),
+        expires_in_s=expires_in_s, reasons=(Reason("sign_off", "the author of the workflow wants this answer signed"),), obligations=(),
+        policy_revision="", engine="", engine_version="", action_sha256=action_sha256, input_sha256="", findings_sha256="",
+        purpose="enforce", duration_us=0,
+    )  # fmt: skip
 
 
 def requirement(asked: Asked) -> bytes:
@@ -93,7 +110,7 @@ def load(unit: Unit, approval: str, *, lock: bool = False) -> Recorded:
         "select ac.body, ac.rev, v.body, r.workflow, r.code_version, r.trigger_type || ' ' || r.trigger_ref, p.state, p.last_error "
         "from run r join promise p on p.tenant = r.tenant and p.run = r.run "
         "join action ac on ac.tenant = r.tenant and ac.run = r.run and ac.promise = p.promise and ac.digest = :digest "
-        "join verdict v on v.tenant = r.tenant and v.run = r.run and v.promise = p.promise and v.n = :n "
+        "left join verdict v on v.tenant = r.tenant and v.run = r.run and v.promise = p.promise and v.n = :n "
         "where r.tenant = :tenant and r.run = :run and p.promise = :promise order by ac.rev desc limit 1",
         run=asked.run, promise=asked.promise, digest=asked.action_digest, n=row[12],
     )  # fmt: skip
@@ -102,9 +119,14 @@ def load(unit: Unit, approval: str, *, lock: bool = False) -> Recorded:
         asked=asked, votes=tuple(Vote(v[0], v[1], v[2], bytes(v[3]), bytes(v[4]), signed_in=v[6] == "console") for v in votes),
         reasons=tuple(v[5] for v in votes),
         card_rev=row[11], verdict_n=row[12], rev=rest[1], action=action_from(bytes(rest[0])),
-        verdict=verdict_from(read_json(bytes(rest[2]))),
+        verdict=verdict_from(read_json(bytes(rest[2]))) if row[12] else _signed(asked),
         workflow=rest[3], version=rest[4], trigger=rest[5], promise_state=rest[6], promise_error=rest[7], decided_at=row[13],
     )  # fmt: skip
+
+
+def _signed(asked: Asked) -> Verdict:
+    seconds = int((asked.expires_at - asked.requested_at).total_seconds())
+    return by_author(asked.keys, sorted(asked.counts.items()), sorted(asked.groups), seconds, asked.action_digest.hex())
 
 
 def open_of_run(unit: Unit, run: str) -> list[str]:
@@ -125,6 +147,16 @@ def of_run(unit: Unit, run: str) -> list[str]:
             run=run,
         )
     ]
+
+
+def newest_of(unit: Unit, run: str, promise: str) -> str:
+    """The newest approval of an operation; empty when nobody was asked."""
+    row = unit.one(
+        "select approval from approval where tenant = :tenant and run = :run and promise = :promise "
+        "order by requested_at desc, approval limit 1",
+        run=run, promise=promise,
+    )  # fmt: skip
+    return "" if row is None else str(row[0])
 
 
 def waiting(unit: Unit) -> list[str]:

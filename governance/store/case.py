@@ -30,6 +30,7 @@ _micro = datetime.timedelta(microseconds=1)
 _shown = (
     ("running", ("ready", "running")),
     ("waiting_approval", ("waiting_approval",)),
+    ("waiting_task", ("waiting_task",)),
     ("failed_retryable", ("failed_retryable",)),
 )
 

@@ -197,6 +197,23 @@ def unpark(unit: Unit, run: str) -> int:
     ).rowcount
 
 
+def put_back(unit: Unit, lease: Lease, reason: str, most: int) -> None:
+    """Give an item back with its reason, parked after `most` faults; when it is somebody else's by now, nothing."""
+    mine = unit.run(
+        "update work set state = case when faults >= :most then 'parked' else 'ready' end, faults = faults + 1, "
+        "owner = '', lease_until = null, eligible_at = clock_timestamp() + make_interval(secs => least(60, 5 * (faults + 1))) "
+        "where tenant = :tenant and run = :run and item = :item and stage = :stage and owner = :owner and epoch = :epoch",
+        most=most, run=lease.run, item=lease.item, stage=lease.stage, owner=lease.owner, epoch=lease.epoch,
+    ).rowcount  # fmt: skip
+    if mine == 1:
+        table = "promise set last_error" if lease.item else "run set error"
+        which = " and promise = :item" if lease.item else ""
+        unit.run(
+            f"update {table} = :reason where tenant = :tenant and run = :run{which}",
+            run=lease.run, item=lease.item, reason=reason[:2_000],
+        )  # fmt: skip
+
+
 def result_under(unit: Unit, run: str, promise: str) -> dict[str, str]:
     """What the program of another run was given for this effect: a repeat of the effect gives the same result."""
     case = load(unit, run)

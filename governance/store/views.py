@@ -17,7 +17,7 @@ from governance.store.unit import Row, Unit
 
 # A run with an operation whose outcome nobody knows is shown as such, whatever else it does.
 STATES = (
-    "queued", "running", "waiting_approval", "unknown", "failed_retryable", "succeeded", "failed_terminal", "canceled",
+    "queued", "running", "waiting_approval", "waiting_task", "unknown", "failed_retryable", "succeeded", "failed_terminal", "canceled",
 )  # fmt: skip
 ENDED = ("succeeded", "failed_terminal", "canceled")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.kernel import CancelAsked, Signalled, settle_cancel
-from governance.store import approvals
+from governance.store import approvals, tasks
 from governance.store.case import Case
 from governance.store.unit import Unit
 
@@ -24,6 +24,7 @@ def cancel(unit: Unit, case: Case, asked: CancelAsked) -> None:
         }
         case.note("approval.canceled", body)
         case.posts.append(("card", one.id, {}))
+    tasks.withdraw(case, "run_canceled")
     if not case.history.started:
         # A run that never began has no journal to cancel: it ends queued to canceled, with its entries.
         case.work_done.append(("", "advance"))

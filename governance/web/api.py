@@ -21,14 +21,16 @@ from engine.errors import CallerError, Refused
 from engine.journal.events import decode_row, to_value
 from engine.limits import json_bytes_max, yaml_bytes_max
 from governance import log
+from governance.commands.answer import Filled
 from governance.commands.authority import allowed
 from governance.commands.decide import Press
 from governance.store import approvals, journals, people, views
+from governance.store import tasks as store
 from governance.store.people import Profile
 from governance.store.unit import Unit
 from governance.store.views import Page, RunView
 from governance.web import models as shape
-from governance.web import openapi, questions, story
+from governance.web import openapi, questions, story, tasks
 from governance.web.auth import Caller, bearer, check_reader, dedupe_key, reader
 from governance.web.console import read_page, write_page
 from governance.web.evidence import Shown, download, receipts
@@ -205,6 +207,34 @@ class Api:
             code=answer.code, sentence=answer.sentence, status=answer.status, given=answer.given, needed=answer.needed
         )
 
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    def list_tasks(self, call: Call) -> shape.TasksOut:
+        """GET /v1/tasks."""
+        place = read_page(call.query.after)
+        with self._seams.database.unit(call.caller.tenant, write=False) as unit:
+            me = reader(unit, call.caller)
+            found = store.waiting(unit, me.groups, (place.at, place.id) if place else None, queue_rows + 1)
+            rows = [tasks.out(tasks.of(unit, one, me)) for one in found[:queue_rows]]
+        last = found[queue_rows - 1] if len(found) > queue_rows else None
+        return shape.TasksOut(tasks=rows, next=write_page(Page(last.expires_at, last.task)) if last else "")
+
+    def show_task(self, call: Call) -> shape.TaskOut:
+        """GET /v1/tasks/{task}."""
+        with self._seams.database.unit(call.caller.tenant, write=False) as unit:
+            return tasks.out(tasks.load(unit, call.path["task"], reader(unit, call.caller)))
+
+    def answer_task(self, call: Call) -> shape.AnsweredOut:
+        """POST /v1/tasks/{task}/answer."""
+        asked: shape.AnswerTask = call.body
+        caller, task = call.caller, call.path["task"]
+        once = dedupe_key("api", caller, task, call.key)
+        told = self._seams.answers.answer(
+            Filled(caller.tenant, task, caller.actor, asked.digest16, asked.values, "api", once)
+        )
+        told.check()
+        return shape.AnsweredOut(code=told.code, sentence=told.sentence, status=told.status)
+
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     def apply_workflow(self, call: Call) -> shape.PublishedOut:
@@ -326,6 +356,10 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/v1/approvals/{approval}", "showApproval", "The whole of one request", Api.show_approval, out=shape.ApprovalOut),
     Operation("POST", "/v1/approvals/{approval}/decide", "decideApproval", "Give a key or reject", Api.decide_approval,
               body=shape.DecideApproval, out=shape.DecidedOut, idempotency_key=True),
+    Operation("GET", "/v1/tasks", "listTasks", "What waits for your answer", Api.list_tasks, query=shape.ListTasks, out=shape.TasksOut),
+    Operation("GET", "/v1/tasks/{task}", "showTask", "One task and its form", Api.show_task, out=shape.TaskOut),
+    Operation("POST", "/v1/tasks/{task}/answer", "answerTask", "Fill in the form of a task", Api.answer_task, body=shape.AnswerTask,
+              out=shape.AnsweredOut, idempotency_key=True),
     Operation("POST", "/v1/workflows", "applyWorkflow", "Publish a workflow and make it the active version", Api.apply_workflow,
               takes="application/yaml", raw=True, out=shape.PublishedOut),
     Operation("GET", "/v1/trust", "trustPolicy", "The trust policy that an auditor pins", Api.trust_policy, gives="text/plain"),

@@ -18,12 +18,14 @@ from starlette.routing import Route
 
 from engine.errors import CallerError, Refused, TwokeysError
 from governance import log
+from governance.commands.answer import Filled, Told
 from governance.commands.decide import Press
 from governance.store import approvals, people, templates, views
+from governance.store import tasks as store
 from governance.store.people import Profile
 from governance.store.unit import Unit
 from governance.store.views import Page
-from governance.web import problems, questions, story
+from governance.web import problems, questions, story, tasks
 from governance.web.auth import NotSignedIn, Session, Sessions, by_token, check_reader, dedupe_key, reader
 from governance.web.evidence import download, receipts
 from governance.web.forms import read_form
@@ -86,6 +88,9 @@ class Console:
             ("GET", "/approvals", Console.queue),
             ("GET", "/approvals/{approval}", Console.approval),
             ("POST", "/approvals/{approval}", Console.decide),
+            ("GET", "/tasks", Console.tasks),
+            ("GET", "/tasks/{task}", Console.task),
+            ("POST", "/tasks/{task}", Console.answer),
             ("GET", "/workflows", Console.workflows),
             ("GET", "/people", Console.people),
             ("GET", "/trust", Console.trust),
@@ -145,10 +150,11 @@ class Console:
         session = self.session(visit)
         with self.opened(visit) as (unit, me):
             tenant = people.tenant(unit)
-            count = views.waiting_count(unit)
+            count, mine = views.waiting_count(unit), store.waiting_count(unit, me.groups)
             now = unit.now()
         frame = {
-            "me": me, "tenant": tenant, "csrf": self.sessions.csrf(session), "now": now, "waiting_count": count, "here": visit.path,
+            "me": me, "tenant": tenant, "csrf": self.sessions.csrf(session), "now": now, "waiting_count": count, "task_count": mine,
+            "here": visit.path,
             "error": "", "note": _notes.get(visit.query.get("done", ""), ""), "once": self.seams.random_hex(8),
         }  # fmt: skip
         return self.pages.page(template, {**frame, **values}, status)
@@ -171,9 +177,9 @@ class Console:
     def front(self, visit: Visit) -> Response:
         """GET /: the queue when something waits, else the runs."""
         self.session(visit)
-        with self.opened(visit) as (unit, _):
-            waits = views.waiting_count(unit)
-        return RedirectResponse("/approvals" if waits else "/runs", 303)
+        with self.opened(visit) as (unit, me):
+            waits, mine = views.waiting_count(unit), store.waiting_count(unit, me.groups)
+        return RedirectResponse("/approvals" if waits else "/tasks" if mine else "/runs", 303)
 
     def sign_in(self, visit: Visit, error: str = "", status: int = 200) -> Response:
         """GET /sign-in."""
@@ -243,6 +249,7 @@ class Console:
                 "why": story.why(run, steps, asked, unit.now()), "verdicts": views.verdicts(unit, name), "bundle": views.bundle(unit, name),
                 "receipts": receipts(unit, self.seams.verify, name), "lines": [(one, *story.line(one.entry, known)) for one in entries],
                 "error": error, "typed": visit.form, "unknown": [s for s in steps if s.state == "unknown"],
+                "tasks": {one.promise: one for one in store.of_run(unit, name)},
                 "step_names": {s.promise: s.step for s in steps}, "read_only": {s.promise: s.kind == "read" for s in steps},
                 "changes_of": questions.changes,
             }  # fmt: skip
@@ -346,6 +353,56 @@ class Console:
             )
         except Refused:
             return False
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    def tasks(self, visit: Visit) -> Response:
+        """GET /tasks: what waits for the visitor's answer, the nearest deadline first."""
+        place = read_page(visit.query.get("after", ""))
+        with self.opened(visit) as (unit, me):
+            found = store.waiting(unit, me.groups, (place.at, place.id) if place else None, queue_rows + 1)
+            shown = [tasks.of(unit, one, me) for one in found[:queue_rows]]
+        more = found[queue_rows - 1] if len(found) > queue_rows else None
+        values = {
+            "shown": shown,
+            "next": f"/tasks?after={write_page(Page(more.expires_at, more.task))}" if more else "",
+        }
+        return self.show(visit, "tasks.html", values)
+
+    def task(self, visit: Visit, told: Told | None = None, status: int = 200) -> Response:
+        """GET /tasks/{task}: the form of one task."""
+        with self.opened(visit) as (unit, me):
+            one = tasks.load(unit, visit.params["task"], me)
+        typed = tasks.typed(one.record, visit.form) if told and not told.ok else {}
+        values = {
+            "t": one,
+            "r": one.record,
+            "told": told,
+            "typed": typed,
+            "faults": told.faults if told else {},
+            "prefix": tasks.prefix,
+        }
+        return self.show(visit, "task.html", values, status)
+
+    def answer(self, visit: Visit) -> Response:
+        """POST /tasks/{task}: an answer to the form that this page showed."""
+        session, task = self.acting(visit), visit.params["task"]
+        with self.opened(visit) as (unit, _):
+            record = store.load(unit, task)
+        once = dedupe_key("console", session.caller, task, visit.form.get("once", ""))
+        told = self.seams.answers.answer(
+            Filled(
+                session.tenant,
+                task,
+                session.caller.actor,
+                visit.form.get("digest16", ""),
+                tasks.typed(record, visit.form),
+                "console",
+                once,
+            )
+        )
+        status = 200 if told.ok else problems.status_of(Refused(told.sentence, code=told.code))
+        return self.task(visit, told, 403 if status == 401 else status)
 
     # --- workflows and people -----------------------------------------------------------------------------------------
 

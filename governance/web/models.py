@@ -62,6 +62,19 @@ class ListRuns(_Shape):
     after: str = ""
 
 
+class AnswerTask(_Shape):
+    """Fill in a form; `digest16` is the start of the form's digest as it was shown to you, `values` are by the fields' names."""
+
+    digest16: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    values: dict[str, str | int | bool | None]
+
+
+class ListTasks(_Shape):
+    """Place in the list of what waits for you."""
+
+    after: str = ""
+
+
 class ListApprovals(_Shape):
     """Place in the list of what waits."""
 
@@ -254,6 +267,57 @@ class DecidedOut(_Shape):
     needed: int
 
 
+class TaskFieldOut(_Shape):
+    """One question of a form: text, long_text, choice, integer, decimal, date or yes_no."""
+
+    name: str
+    label: str
+    kind: str
+    required: bool
+    max_chars: int | None
+    options: list[str]
+
+
+class TaskOut(_Shape):
+    """One task: the form, who may answer and sign, and what was answered."""
+
+    task: str
+    status: str
+    run: str
+    workflow: str
+    version: str
+    step: str
+    title: str
+    text: str
+    fields: list[TaskFieldOut]
+    groups: list[str]
+    signers: list[str]
+    digest16: str
+    requested_by: str
+    asked_at: datetime.datetime
+    expires_at: datetime.datetime
+    decided_at: datetime.datetime | None
+    answered_by: str
+    answer: dict[str, str | int | bool | None] | None
+    sign_off: str
+    refused_to_you: str
+
+
+class TasksOut(_Shape):
+    """What waits for your answer, the nearest deadline first."""
+
+    tasks: list[TaskOut]
+    next: str
+
+
+class AnsweredOut(_Shape):
+    """The answer to an answer."""
+
+    code: str
+    sentence: str
+    status: str
+
+
 class JournalRowOut(_Shape):
     """One commit of a run's journal."""
 
@@ -290,3 +354,4 @@ class ProblemOut(BaseModel):
     code: str
     field: str = ""
     next_step: str = ""
+    errors: dict[str, str] = {}

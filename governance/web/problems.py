@@ -18,6 +18,7 @@ from engine.errors import (
     StaleWake,
     TwokeysError,
 )
+from governance.commands.answer import AnswerInvalid
 
 TYPE = "urn:twokeys:problem:"
 
@@ -36,6 +37,7 @@ _by_class: Mapping[type[TwokeysError], int] = {
 _by_code = {
     "invalid_input": 422,
     "invalid_body": 422,
+    "invalid_answer": 422,
     "reason_required": 422,
     "unknown_kind": 422,
     "not_signed_in": 401,
@@ -100,6 +102,7 @@ def document(error: TwokeysError) -> dict[str, object]:
         "detail": error.reason,
         "code": error.code,
         **{name: text for name, text in more.items() if text},
+        **({"errors": error.faults} if isinstance(error, AnswerInvalid) and error.faults else {}),
     }
 
 

@@ -23,6 +23,7 @@ LINEAGE = {
     "owner": "owns what asked for this",
     "editor": "edited this request",
     "delegate": "acts for somebody who took part",
+    "answerer": "gave this answer",
     "rule_author": "wrote the rule that asks for this",
 }
 REFUSALS = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from starlette.routing import BaseRoute
 
+from governance.commands.answer import Answers
 from governance.commands.cancel import Cancel
 from governance.commands.decide import Decide
 from governance.commands.publish import Publish
@@ -23,6 +24,7 @@ class Seams:
     route: Callable[[str, str], str | None]  # kind, ref of an outside identity -> its tenant
     start: Start
     decide: Decide
+    answers: Answers
     cancel: Cancel
     resolve: Resolve
     publish: Publish

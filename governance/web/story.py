@@ -17,6 +17,7 @@ STATES = {
     "queued": ("Queued", "plain"),
     "running": ("Running", "busy"),
     "waiting_approval": ("Waits for people", "hold"),
+    "waiting_task": ("Waits for an answer", "hold"),
     "unknown": ("Outcome unknown", "alarm"),
     "failed_retryable": ("Tries again", "hold"),
     "succeeded": ("Succeeded", "good"),
@@ -29,6 +30,9 @@ STATES = {
     "approved": ("Approved", "good"),
     "rejected": ("Rejected", "bad"),
     "expired": ("Expired", "bad"),
+    # of tasks
+    "asked": ("Waits for an answer", "hold"),
+    "answered": ("Answered", "good"),
     # of verdicts and receipts
     "allow": ("Allowed", "good"),
     "deny": ("Denied", "bad"),
@@ -50,6 +54,7 @@ STATES = {
 VIA = {
     "slack_button": "in Slack",
     "slack_modal": "in Slack, after the full view",
+    "slack_form": "in Slack",
     "console": "in the console",
     "api": "by the API",
     "cli": "by the command line",
@@ -76,6 +81,9 @@ def why(run: RunView, steps: Sequence[StepView], asked: Sequence[Question], now:
     question = next((q for q in asked if q.is_open), None)
     if question is not None:
         return _asked(question)
+    task = next((s for s in steps if s.state == "waiting_task"), None)
+    if task is not None:
+        return Why(f"“{task.step}” waits for somebody to fill in its form, until", task.deadline_at)
     if run.cancel_requested:
         return Why("Is being canceled; what is in flight may finish, nothing new starts.")
     parked = next((s for s in steps if s.work == "parked" and s.state not in ("unknown", "succeeded")), None)
@@ -148,6 +156,10 @@ _lines = {
     "approval.rejected": ("bad", "{person} rejected it"),
     "approval.expired": ("bad", "The request expired unanswered"),
     "approval.canceled": ("plain", "The request was withdrawn ({why})"),
+    "task.asked": ("hold", "“{step}” asks {groups_words} to fill in a form"),
+    "task.answered": ("good", "{person} filled in the form, {via_words}"),
+    "task.expired": ("bad", "Nobody filled in the form in time"),
+    "task.canceled": ("plain", "The form was withdrawn ({why})"),
     "effect.intended": ("plain", "Attempt {attempt} begins"),
     "effect.receipted": ("plain", "Attempt {attempt}: {status}"),
     "effect.unknown": ("alarm", "Attempt {attempt}: nobody knows whether it happened"),

@@ -47,6 +47,11 @@ def moment(at: datetime.datetime | None) -> Markup:
     )
 
 
+def utc(at: datetime.datetime) -> datetime.datetime:
+    """The same moment as outsiders read it."""
+    return at.astimezone(datetime.UTC)
+
+
 def lasted(begun: datetime.datetime, ended: datetime.datetime) -> str:
     """How long, in words."""
     return span(int(max(0.0, (ended - begun).total_seconds())))

@@ -108,7 +108,7 @@ create table payload (
 create table promise (
   tenant text not null, run text not null, promise text not null, step text not null, step_index int not null,
   tool text not null, key text not null default '', kind text not null, state text not null check (state in
-    ('ready','running','waiting_approval','unknown','failed_retryable','succeeded','failed_terminal','canceled')),
+    ('ready','running','waiting_approval','waiting_task','unknown','failed_retryable','succeeded','failed_terminal','canceled')),
   attempt int not null default 0, started_at timestamptz, rev int not null default 0, approval text not null default '', verdict_n int not null default 0,
   last_error text not null default '', next_eligible_at timestamptz, deadline_at timestamptz,
   result bytea, primary key (tenant, run, promise), foreign key (tenant, run) references run) with (fillfactor = 70);
@@ -155,6 +155,14 @@ create table vote (
   at timestamptz not null, action_digest bytea not null, card_digest bytea not null, card_rev int not null,
   policy_revision text not null, blocks_sha256 text not null, via text not null, identity text not null, reason text not null,
   primary key (tenant, approval, person, kind), foreign key (tenant, approval) references approval);
+create table task (
+  tenant text not null, task text not null, run text not null, promise text not null, form_digest bytea not null, body bytea not null,
+  groups text[] not null, status text not null check (status in ('asked','answered','expired','canceled')),
+  asked_at timestamptz not null, expires_at timestamptz not null, decided_at timestamptz,
+  answered_by text not null default '', via text not null default '', answer bytea,
+  primary key (tenant, task), foreign key (tenant, run) references run) with (fillfactor = 70);
+create unique index task_promise on task (tenant, run, promise);
+create index task_waiting on task (tenant, expires_at) where status = 'asked';
 create table refusal (
   tenant text not null, approval text not null, person text not null, code text not null, minute timestamptz not null,
   count int not null, told int not null, primary key (tenant, approval, person, code, minute));
@@ -317,6 +325,18 @@ begin
     insert into vote
       select (jsonb_populate_record(null::vote, r || jsonb_build_object('tenant', t))).* from jsonb_array_elements(f->'vote') r;
   end if;
+  if f ? 'task' then
+    insert into task (tenant, task, run, promise, form_digest, body, groups, status, asked_at, expires_at)
+      select t, r.task, r.run, r.promise, r.form_digest, r.body, r.groups, 'asked', r.asked_at, r.expires_at
+        from jsonb_populate_recordset(null::task, f->'task') r;
+  end if;
+  if f ? 'task_done' then
+    for one in select * from jsonb_to_recordset(f->'task_done') as d(task text, status text, person text, via text, answer bytea) loop
+      update task set status = one.status, decided_at = clock_timestamp(), answered_by = one.person, via = one.via,
+             answer = one.answer
+       where tenant = t and task = one.task and status = 'asked';
+    end loop;
+  end if;
   if f ? 'card' then
     insert into card (tenant, approval) select t, r.approval from jsonb_populate_recordset(null::card, f->'card') r;
   end if;
@@ -355,7 +375,7 @@ grant execute on function commit_facts(jsonb) to tk_app;
 
 TENANT_TABLES = (
     "tenant workspace person identity grp membership route signing_key installation connection source policy template run chain "
-    "journal snapshot payload promise work due action verdict approval vote refusal intent receipt card outbox outbox_due inbox "
+    "journal snapshot payload promise work due action verdict approval vote task refusal intent receipt card outbox outbox_due inbox "
     "entry_pending entry audit_head checkpoint bundle"
 ).split()
 # What the application may do where it may not do everything: only the sequencer writes the log and its head, a stored
@@ -368,6 +388,7 @@ GRANTS = {
     "entry": "select",
     "audit_head": "select, insert",
     "checkpoint": "select, update (note, published_at)",
+    "task": "select, insert, update (status, decided_at, answered_by, via, answer)",
     "template": "select, insert, update (state)",
     "policy": "select, insert, update (state)",
     "signing_key": "select, insert, update (state)",

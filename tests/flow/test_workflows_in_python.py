@@ -222,11 +222,6 @@ def test_an_operation_that_is_refused_raises_in_the_workflow(world: World) -> No
 
 
 def test_publishing_says_what_is_wrong_at_its_line(world: World) -> None:
-    with pytest.raises(DefinitionInvalid) as caught:
-        publish(world, "async def later(ctx, input):\n    await ctx.task({})\n")
-    assert [str(fault) for fault in caught.value.faults] == [
-        "flow.py:6:11: ctx.task is not in this release",
-    ]
     with pytest.raises(DefinitionInvalid, match=r"flow\.py:6:"):
         publish(world, "async def clock(ctx, input):\n    import time\n    return time.time()\n")
     with pytest.raises(AuthorError):

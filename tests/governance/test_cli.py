@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -20,6 +21,7 @@ import pytest
 from governance import log, settings
 from governance.cli import frame, twokeys
 from governance.local import children, postgres
+from tests.flow.test_tasks import begin, result
 from tests.kit.wait import until
 from tests.kit.world import INPUT, World, parts, sealing_parts, sealing_world, slack_sink, world
 
@@ -94,7 +96,8 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for command in (
-        "approval", "demo", "evidence", "group", "journal", "migrate", "person", "run", "serve", "tenant", "worker", "workflow",
+        "approval", "demo", "evidence", "group", "journal", "migrate", "person", "run", "serve", "task", "tenant", "worker",
+        "workflow",
     ):  # fmt: skip
         assert re.search(rf"^  {command} ", done.stdout, flags=re.MULTILINE), command
 
@@ -297,6 +300,43 @@ def test_a_run_is_moved_to_other_code_from_the_shell(cli: Cli, world: World, tmp
     assert cli("journal", "replay", run, **shell(world, "aud")).code == 0
     nothing = cli("run", "retry", run, **shell(world, "ana"))
     assert (nothing.code, "nothing of this run is parked" in nothing.err) == (frame.FAILED, True)
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_is_listed_and_answered_at_the_shell(world: World, cli: Cli) -> None:
+    run = begin(world)
+    [row] = cli("task", "list", "-o", "json", **shell(world, "ana")).data
+    assert (row["run"], row["title"], row["groups"]) == (run, "What happened to INC0010001?", ["oncall"])
+    assert row["fields"] == ["cause (text)", "count (integer)", "again (yes_no)"]
+    assert cli("task", "list", "-o", "json", **shell(world, "bo")).data == []
+    wrong = cli("task", "answer", row["task"], "-f", "cause=x", "-f", "count=many", "-o", "json", **shell(world, "ana"))
+    assert (wrong.code, sorted(wrong.data["errors"])) == (frame.FAILED, ["again", "count"])
+    told = cli("task", "answer", row["task"], "-f", "cause=x", **shell(world, "ana"))
+    assert (told.code, "again: This is needed." in told.err) == (frame.FAILED, True)
+    given = ("-f", "cause=a=b", "-f", "again=yes")
+    assert cli("task", "answer", row["task"], *given, **shell(world, "bo")).code == frame.FAILED
+    stale = cli("task", "answer", row["task"], *given, "--digest", "0" * 16, **shell(world, "ana"))
+    assert (stale.code, "not the form that is asked now" in stale.out) == (frame.FAILED, True)
+    assert cli("task", "answer", row["task"], "-f", "cause", **shell(world, "ana")).code == frame.USAGE
+    done = cli("task", "answer", row["task"], *given, "--digest", row["digest16"], **shell(world, "ana"))
+    assert (done.code, done.out) == (frame.OK, "Your answer is recorded. The run goes on.\n")
+    world.until(run, "succeeded")
+    assert result(world, run).value == {"said": {"cause": "a=b", "count": None, "again": True}}
+    assert cli("task", "answer", "ta_0000000000000000", *given, **shell(world, "ana")).code == frame.USAGE
+
+
+def test_a_form_is_asked_field_by_field_at_the_terminal(
+    world: World, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begin(world)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a disk\n\nno\n"))
+    done = cli("task", "answer", world.task(run).task, **shell(world, "ana"))
+    assert done.code == frame.OK, done.err
+    assert "Cause (text)" in done.err
+    world.until(run, "succeeded")
+    assert result(world, run).value["said"] == {"cause": "a disk", "count": None, "again": False}
 
 
 # --- runs and approvals -----------------------------------------------------------------------------------------------

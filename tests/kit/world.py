@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from governance import clock
+from governance.commands.answer import Filled, Told
 from governance.commands.authority import Actor, token_ref
 from governance.commands.decide import Answer, Press
 from governance.commands.start import Begun
 from governance.local import postgres
 from governance.settings import Settings
-from governance.store import approvals, cases
+from governance.store import approvals, cases, tasks
 from governance.store.approvals import Recorded
 from governance.store.case import Case
+from governance.store.tasks import TaskRecord
 from governance.wiring import Parts
 from tests.kit.replaying import ReplayedCommits, check_prefixes
 from tests.kit.servers import Bucket
@@ -194,6 +196,27 @@ class World:
         with self.parts.database.unit(self.tenant) as unit:
             for table in ("work", "due", "outbox_due", "outbox"):
                 unit.run(f"delete from {table} where tenant = :tenant")
+
+    def task(self, run: str) -> TaskRecord:
+        """The one task of this run that waits."""
+        with self.parts.database.unit(self.tenant, write=False) as unit:
+            (found,) = [one for one in tasks.of_run(unit, run) if one.is_open]
+            return found
+
+    def fill(
+        self,
+        found: TaskRecord,
+        name: str,
+        values: dict[str, Any],
+        *,
+        via: str = "api",
+        digest16: str = "",
+        dedupe: str = "",
+    ) -> Told:
+        """This person sends the form."""
+        return self.parts.answers.answer(
+            Filled(self.tenant, found.task, self.actor(name), digest16 or found.digest16, values, via, dedupe)
+        )
 
     # --- raw looks ----------------------------------------------------------------------------------------------------
 

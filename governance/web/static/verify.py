@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: e01702b78fd2de1c1b82f59599de296e2d13e279b431f1e24662a12b5b48e0fd
+Digest of the parts: 72a8b11471b125ad71cc79edf197c5ab6635ec31454a94959fee8e55599127cf
 """
 
 from __future__ import annotations
@@ -169,6 +169,16 @@ approval_seconds_max = 604_800
 reason_chars_max = 2_000
 click_lock_seconds = 1
 click_statement_seconds = 2
+
+# Tasks: a form fits one Slack modal, and an answer fits one console form although every byte may travel as three.
+task_title_chars_max = 150
+task_text_chars_max = 2_000
+task_fields_max = 20
+task_options_max = 50
+task_groups_max = 10
+task_line_chars_max = 300
+task_chars_max = 3_000
+task_answer_bytes_max = 18_000
 
 # Expressions.
 expression_bytes_max = 4_096
@@ -1248,6 +1258,10 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "effect.reused": _words("promise key_sha256 action_sha256 receipt_sha256 run"),
     "step.completed": _words("promise step"),
     "step.failed": _words("promise step error_class"),
+    "task.asked": _words("task promise step form_sha256 groups expires_at keys counts signers"),
+    "task.answered": _words("task promise person groups form_sha256 answer_sha256 via"),
+    "task.expired": _words("task promise"),
+    "task.canceled": _words("task promise why"),
     "signal.sent": _words("person name delivery payload_sha256"),
     "cancel.requested": _words("person reason_sha256"),
     "cancel.inherited": _words("run promise"),
@@ -1280,7 +1294,7 @@ _numbers = frozenset(
     )
 )
 _flags = frozenset(_words("retryable reversible"))
-_text_lists = frozenset(_words("groups reasons persons"))
+_text_lists = frozenset(_words("groups reasons persons signers"))
 
 _entry_keys = frozenset(_words("v tenant chain chain_seq prev at type actor body commit"))
 _actor_keys = frozenset(("type", "id"))
@@ -2385,6 +2399,98 @@ def _bad_statement(code: str, reason: str) -> NoReturn:
     raise BrokenLedger(reason, code=code)
 
 
+# ================== engine.ledger.tasks ===============================================================================
+
+"""The rules that the entries of a task must obey: who was asked what, who answered in time, and whose signature the answer needs."""
+
+
+sign_seconds_max = 604_800  # nobody waits longer for a signature
+
+
+@dataclass(slots=True)
+class Task:
+    """One form that people were asked to fill in, as its entries tell it."""
+
+    body: dict[str, Any]
+    state: str = "open"  # open | answered | expired | canceled
+    person: str = ""
+
+
+class Tasks:
+    """The tasks of a run by their promises; each verb refuses what could not have happened."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Task] = {}
+
+    def __contains__(self, promise: str) -> bool:
+        return promise in self._tasks
+
+    def asked(self, entry: Entry) -> None:
+        """People were asked."""
+        body = entry.body
+        if body["promise"] in self._tasks:
+            _task_broken("task-twice", f"promise {body['promise']} is asked twice")
+        if not body["form_sha256"] or instant(body["expires_at"]) <= instant(entry.at):
+            _task_broken("task-empty", f"{body['task']} names no form or has no time")
+        if bool(body["signers"]) != bool(body["keys"]):
+            _task_broken("task-empty", f"{body['task']} does not say who signs and how many")
+        self._tasks[body["promise"]] = Task(body)
+
+    def answered(self, entry: Entry) -> None:
+        """Somebody of the groups answered, first and in time."""
+        body = entry.body
+        task = self._open(body)
+        if entry.actor != {"type": "person", "id": body["person"]} or not body["person"]:
+            _task_broken("task-person", f"the answer of {body['person']} was given by {entry.actor['id']}")
+        if not set(body["groups"]) & set(task.body["groups"]):
+            _task_broken("task-group", f"{body['person']} is in none of the groups that were asked")
+        if body["form_sha256"] != task.body["form_sha256"] or not body["answer_sha256"]:
+            _task_broken("task-form", f"{body['person']} answered another form than was asked")
+        if list(entry.commit) != [body["answer_sha256"]]:
+            _task_broken("task-form", "an answer commits to exactly what was answered")
+        if instant(entry.at) >= instant(task.body["expires_at"]):
+            _task_broken("task-late", f"the answer of {body['person']} came after {task.body['expires_at']}")
+        task.state, task.person = "answered", body["person"]
+
+    def ended(self, entry: Entry) -> None:
+        """Nobody answered: the time is up, or nobody waits any more."""
+        task = self._open(entry.body)
+        if entry.type == "task.expired" and instant(entry.at) < instant(task.body["expires_at"]):
+            _task_broken("task-late", f"{entry.body['task']} ends only at {task.body['expires_at']}")
+        task.state = entry.type.partition(".")[2]
+
+    def signatures(self, body: dict[str, Any]) -> tuple[dict[str, Any], float]:
+        """What a request to sign must ask for, and for how long at most."""
+        task = self._tasks[body["promise"]]
+        if task.state != "answered" or not task.body["signers"]:
+            _task_broken("sign-off", f"{body['approval']} asks to sign a task that has no answer or wants no signature")
+        if body["verdict_n"] or body["policy_revision"]:
+            _task_broken("sign-off", f"{body['approval']} signs an answer, which no policy judges")
+        if task.person not in {ancestor["person"] for ancestor in body["lineage"]}:
+            _task_broken("sign-off", f"{task.person} answered and may not sign; the lineage leaves that out")
+        return {**task.body, "groups": task.body["signers"]}, sign_seconds_max
+
+    def check_done(self, promise: str, *, is_signed: bool) -> None:
+        """Return when the task was answered and what had to be signed is signed."""
+        task = self._tasks[promise]
+        if task.state != "answered":
+            _task_broken("step-unproved", f"task {task.body['task']} completed and is {task.state}")
+        if task.body["signers"] and not is_signed:
+            _task_broken("step-unproved", f"task {task.body['task']} completed and its answer is not signed")
+
+    def _open(self, body: dict[str, Any]) -> Task:
+        task = self._tasks.get(body["promise"])
+        if task is None or task.body["task"] != body["task"]:
+            _task_broken("task-unknown", f"{body['task'][:40]!r} was never asked")
+        if task.state != "open":
+            _task_broken("task-late", f"{body['task']} is already {task.state}")
+        return task
+
+
+def _task_broken(code: str, reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code=code)
+
+
 # ================== engine.ledger.story ===============================================================================
 
 """The rules that the entries of a run must obey together: what was done was proposed, judged, released and receipted.
@@ -2439,6 +2545,7 @@ class Story:
         self._effects: dict[str, list[Effect]] = {}
         self._receipt_n: dict[str, tuple[int, int]] = {}
         self._done: set[str] = set()
+        self._tasks = Tasks()
         self.approvals: dict[str, Asked] = {}
         self.counts: dict[str, int] = {}
         self.remarks: list[str] = []
@@ -2460,6 +2567,10 @@ class Story:
             "effect.resolved": self._resolved,
             "effect.retried": self._retried,
             "effect.reused": self._reused,
+            "task.asked": self._task_asked,
+            "task.answered": self._tasks.answered,
+            "task.expired": self._tasks.ended,
+            "task.canceled": self._tasks.ended,
             "step.completed": self._completed,
             "run.closed": self._closed,
         }
@@ -2470,6 +2581,11 @@ class Story:
         rule = self._rules.get(entry.type)
         if rule:
             rule(entry)
+
+    def _task_asked(self, entry: Entry) -> None:
+        if entry.body["promise"] in self._proposals:
+            _broken("task-twice", f"promise {entry.body['promise']} is an action and no task")
+        self._tasks.asked(entry)
 
     # --- proposed and judged ---------------------------------------------------------------------------------------
 
@@ -2488,6 +2604,8 @@ class Story:
 
     def _judged(self, entry: Entry) -> None:
         body = entry.body
+        if body["promise"] in self._tasks:
+            _broken("sign-off", f"promise {body['promise']} is a task, which no policy judges")
         proposal = self._proposal_of(body)
         given = self._verdicts.setdefault(body["promise"], [])
         if given and body["n"] <= given[-1]["n"]:
@@ -2550,15 +2668,9 @@ class Story:
     def _asked(self, entry: Entry) -> None:
         body = entry.body
         self._proposal_of(body)
-        verdict = self._verdict_of(body["promise"], body["verdict_n"])
         if body["approval"] in self.approvals:
             _broken("approval-twice", f"{body['approval']} is asked twice")
-        if verdict is not self._verdicts[body["promise"]][-1]:
-            _broken("approval-verdict", f"verdict {verdict['n']} is not the newest of promise {body['promise']}")
-        wanted, lasts_max = self._wanted(verdict)
-        for name in ("action_sha256", "policy_revision", "tier"):
-            if body[name] != verdict[name]:
-                _broken("approval-verdict", f"{name} differs from verdict {verdict['n']}")
+        wanted, lasts_max = self._wanted_of(body)
         for name in ("keys", "groups", "counts"):
             if body[name] != wanted[name]:
                 _broken("approval-verdict", f"asks for {name} {body[name]!r} where {wanted[name]!r} are needed")
@@ -2570,6 +2682,18 @@ class Story:
             _broken("approval-lineage", f"{self._requester} started the run and is missing from the lineage")
         self._family.check_asked(lineage)
         self.approvals[body["approval"]] = Asked(body, lasts)
+
+    def _wanted_of(self, body: dict[str, Any]) -> tuple[dict[str, Any], float]:
+        """What must be asked for: a signature by the author of a task, everything else by policy."""
+        if body["promise"] in self._tasks:
+            return self._tasks.signatures(body)
+        verdict = self._verdict_of(body["promise"], body["verdict_n"])
+        if verdict is not self._verdicts[body["promise"]][-1]:
+            _broken("approval-verdict", f"verdict {verdict['n']} is not the newest of promise {body['promise']}")
+        for name in ("action_sha256", "policy_revision", "tier"):
+            if body[name] != verdict[name]:
+                _broken("approval-verdict", f"{name} differs from verdict {verdict['n']}")
+        return self._wanted(verdict)
 
     def _wanted(self, verdict: dict[str, Any]) -> tuple[dict[str, Any], float]:
         """What must be asked for, and for how long: by the verdict, or as before when only the action drifted."""
@@ -2794,6 +2918,11 @@ class Story:
     # --- ends ------------------------------------------------------------------------------------------------------
 
     def _completed(self, entry: Entry) -> None:
+        promise = entry.body["promise"]
+        if promise in self._tasks:
+            states = {asked.state for asked in self.approvals.values() if asked.body["promise"] == promise}
+            self._tasks.check_done(promise, is_signed="released" in states)
+            return
         proposal = self._proposals.get(entry.body["promise"])
         if proposal is None or proposal["key_sha256"] not in self._done:
             _broken("step-unproved", f"step {entry.body['step'][:40]} completed and no receipt says that it happened")

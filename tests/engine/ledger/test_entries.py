@@ -134,6 +134,7 @@ OTHERS: dict[str, Any] = {
     "groups": ["ops"],
     "reasons": ["no_grant"],
     "persons": ["per_1"],
+    "signers": ["ops"],
     "retryable": False,
     "reversible": True,
 }

@@ -112,24 +112,29 @@ def test_signals_are_taken_in_order_whether_they_come_early_or_late() -> None:
     assert events(world)[-4:] == ["SignalDelivered", "SignalReceived", "ExecutionResumed", "ExecutionCompleted"]
 
 
-def test_a_task_asks_people_and_its_name_binds_the_form() -> None:
-    """A human step is a wait for a signal whose name holds the digest of its form and sign-off."""
+def test_a_task_asks_people_and_another_form_is_another_event() -> None:
+    """A human step is an operation with its form and sign-off as input; its result and its failure come like any other's."""
 
     async def main(ctx: Context, given: Any) -> Any:
-        return await ctx.task({"title": given}, sign_off={"groups": ["ops"]})
+        try:
+            return await ctx.task({"title": given}, sign_off=["ops"])
+        except InvokeFailed as error:
+            return [error.error_class, error.message]
 
-    names = []
-    for form in ("a", "b"):
-        world = World(in_process(main), form)
-        applied = world.turn()
-        assert applied is not None
-        ((_, task),) = applied.tasks
-        assert task.task == {"form": {"title": form}, "sign_off": {"groups": ["ops"]}}
-        names.append(task.name)
-        world.signal(task.name, {"by": "eva"})
-        assert world.live().value == {"by": "eva"}
-    assert names[0] != names[1]
-    assert all(name.startswith("task:0:") for name in names)
+    world = World(in_process(main), "a")
+    applied = world.turn()
+    assert applied is not None
+    assert applied.tasks == ((ROOT.child(0), do.Task(0, {"title": "a"}, ["ops"])),)
+    world.complete(0)
+    assert world.live().value == {"of": "task:form", "at": 0}
+    failing = World(in_process(main), "a", fails=["task:form"])
+    assert failing.live().value == ["denied", "task:form is not allowed"]
+
+    async def other(ctx: Context, given: Any) -> Any:
+        return await ctx.task({"title": given}, sign_off=["dev"])
+
+    with pytest.raises(ReplayMismatch, match="dev"):
+        World.load(in_process(other), world.journal[:2]).turn()
 
 
 def test_a_child_run_is_an_invocation_of_a_workflow() -> None:
@@ -483,7 +488,7 @@ def test_commands_are_read_as_strictly_as_they_are_written() -> None:
     every = [
         do.Invoke(0, do.proposed(0, "crm.look_up", {"target": "C-1"})), do.StartChild(1, "w", [1]), do.Sleep(2, 5),
         do.Random(3), do.Now(4), do.CreateSet(5), do.Submit(5, 6), do.Take(5, 6), do.Receive(7, "n"),
-        do.Await("Any", [1, 2]), do.AwaitSignal(8, "n"), do.task_of(8, {"a": 1}, {"groups": ["ops"]}),
+        do.Await("Any", [1, 2]), do.AwaitSignal(8, "n"), do.task_of(8, {"a": 1}, ["ops"]),
         do.Complete(None), do.Fail("a", "b"),
     ]  # fmt: skip
     assert {type(each) for each in every} == set(do.KINDS.values())
@@ -500,8 +505,10 @@ def test_commands_are_read_as_strictly_as_they_are_written() -> None:
         {"do": "Await", "kind": "Some", "on": [1]},
         {"do": "Now", "child": True},
         {"do": "Fail", "error_class": "No Class", "message": ""},
-        {"do": "AwaitSignal", "child": 1, "name": "approval:7", "task": None},
-        {"do": "AwaitSignal", "child": 1, "name": "task:1:0123456789abcdef", "task": {"form": {}, "sign_off": None}},
+        {"do": "AwaitSignal", "child": 1, "name": "approval:7"},
+        {"do": "AwaitSignal", "child": 1, "name": "task:1:0123456789abcdef"},
+        {"do": "Task", "child": 1, "form": {"a": 1.5}, "sign_off": None},
+        {"do": "Task", "child": 1, "form": {}, "sign_off": {"a": [b"x"]}},
         {**sound, "child": 1},
         {**sound, "input": {**sound["input"], "amount_minor": -1}},
         {**sound, "input": {**sound["input"], "extra": 1}},

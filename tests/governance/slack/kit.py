@@ -10,10 +10,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 from engine.gate.card import CardRecord
+from governance.commands.answer import Filled, Told
 from governance.commands.decide import Answer, Press
 from governance.slack import buttons
 from governance.slack.api import Sent
 from governance.slack.clicks import Clicks, Seams
+from governance.store.tasks import TaskRecord
 
 SECRET = "a-signing-secret-of-32-characters"
 OLD_SECRET = "the-secret-that-is-rotated-out-now"
@@ -150,6 +152,9 @@ class World:
     lost: list[tuple[str, str]] = field(default_factory=list)
     answer: Answer = KEY_GIVEN
     records: dict[tuple[str, str], CardRecord] = field(default_factory=dict)
+    tasks: dict[tuple[str, str], TaskRecord] = field(default_factory=dict)
+    filled: list[Filled] = field(default_factory=list)
+    thanks: Told = field(default_factory=lambda: Told("answered", True, "Your answer is recorded.", "answered"))
     waiting: list[Any] = field(default_factory=list)
     modal: Sent = field(default_factory=lambda: Sent("ok"))
     broken: Exception | None = None
@@ -159,6 +164,12 @@ class World:
             raise self.broken
         self.pressed.append(press)
         return self.answer
+
+    def fill(self, filled: Filled) -> Told:
+        if self.broken:
+            raise self.broken
+        self.filled.append(filled)
+        return self.thanks
 
     def open(self, tenant: str, trigger_id: str, view: dict[str, Any]) -> Sent:
         self.opened.append((tenant, trigger_id, view))
@@ -178,6 +189,8 @@ class World:
                 tenant_of={TEAM: "acme", "T0OTHER": "other"}.get,
                 decide=self.decide,
                 record_of=lambda tenant, approval: self.records.get((tenant, approval)),
+                answer=self.fill,
+                task_of=lambda tenant, task: self.tasks.get((tenant, task)),
                 waiting_for=self.waiting_for,
                 tell=lambda tenant, reply, sentence: self.told.append((tenant, reply, sentence)),
                 gone=lambda tenant, event: self.lost.append((tenant, event)),

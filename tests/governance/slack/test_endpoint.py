@@ -30,6 +30,8 @@ from tests.governance.slack.kit import (
     submission,
     value,
 )
+from tests.governance.slack.test_tasks import pressed
+from tests.governance.slack.test_tasks import world as task_world
 
 
 @pytest.fixture(autouse=True)
@@ -212,6 +214,14 @@ def test_a_failed_window_says_that_nothing_was_recorded_and_stays_open() -> None
     there.broken = Held()
     answer = post(there, form(submission(there.opened[0][2], "wrong incident")))
     assert "nothing was recorded" in answer.json()["errors"]["tk_reason"]
+
+
+def test_a_form_that_could_not_be_taken_stays_open_and_says_so_at_its_first_field() -> None:
+    there = task_world()
+    post(there, form(click("tk_fill", pressed())))
+    there.broken = Held()
+    answer = post(there, form(submission(there.opened[0][2])))
+    assert "nothing was recorded" in answer.json()["errors"]["tk_f_cause"]
 
 
 def test_a_failed_command_says_so() -> None:

@@ -41,7 +41,7 @@ class Place:
         origin = Origin(
             tenant=TENANT, run=run, workspace="main", workflow="w", version="1", definition=bytes(32), trigger_type="manual",
             trigger_ref=run, started_by="p", on_behalf_of="", owner="p", salt_key=bytes(32), execution_key="k", input=bytes(32),
-            created_at=clock.now_utc(),
+            created_at=clock.now_utc(), root=run,
         )  # fmt: skip
         with self.database.unit(TENANT) as unit:
             assert cases.insert(unit, origin, "queued")

@@ -67,7 +67,7 @@ def test_the_application_changes_only_what_has_a_state(superuser: Connection) ->
     inserted = {table for table, rights in whole.items() if "insert" in rights and "update" not in rights}
     assert inserted == {
         "action", "audit_head", "entry_pending", "intent", "journal", "payload", "policy", "receipt", "route", "signing_key",
-        "template", "verdict", "vote",
+        "task", "template", "verdict", "vote",
     }  # fmt: skip
     assert {table for table, rights in whole.items() if rights == {"select"}} == {
         "alembic_version", "checkpoint", "entry", "step",
@@ -82,6 +82,7 @@ def test_the_application_changes_only_what_has_a_state(superuser: Connection) ->
     ).fetchall()
     assert dict(columns) == {
         "checkpoint": ["note", "published_at"], "policy": ["state"], "signing_key": ["state"], "template": ["state"],
+        "task": ["answer", "answered_by", "decided_at", "status", "via"],
     }  # fmt: skip
     assert not {right for rights in whole.values() for right in rights} & {
         "truncate",
