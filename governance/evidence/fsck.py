@@ -212,9 +212,9 @@ def _of_queue(unit: Unit, case: Case, row: RunRow, rows: Held) -> Iterator[Said]
     if not row.ended and not waits:
         yield "queue", "the run goes on and nothing will ever move it"
     if row.ended:
-        for item, stage, _ in rows.work:
-            if stage != "seal":
-                yield "queue", f"{stage} of {item or 'the run'} is to be done after the run has ended"
+        for item, stage, state in rows.work:
+            if stage != "seal" and state == "parked":  # anything else is taken up, found to be late, and dropped
+                yield "queue", f"{stage} of {item or 'the run'} is parked and the run has ended"
         if not any(stage == "seal" for _, stage, _ in rows.work) and (
             rows.bundle is None or rows.bundle[0] != "sealed"
         ):

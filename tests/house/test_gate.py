@@ -45,7 +45,7 @@ def test_a_layer_that_hangs_is_ended_with_everything_it_started() -> None:
     script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
     began = time.monotonic()
     assert gate.run(["python", "-c", script], 0.5) == "still running after 0.5 s"
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60, "it was waited for"
 
 
 def test_a_misspelt_layer_is_refused() -> None:
