@@ -60,6 +60,7 @@ EQUIVALENT = {
     'elif form == "XXintXX"': "the same",
     'elif form == "INT"': "the same",
     'line.encode("UTF-8"': "a codec's name in capitals",
+    "ensure_ascii=None": "None is as false as False",
     "_ended_unstarted(None, work)": "it is called where the status is None",
 }
 

@@ -22,13 +22,14 @@ from engine.journal.events import (
     decode_row,
     encode_row,
     entry_bytes,
+    event_from,
     from_json,
     from_value,
     link,
     to_json,
     to_value,
 )
-from engine.limits import int_max
+from engine.limits import id_chars_max, int_max
 from tests.engine.journal.stories import EXAMPLES, ROOT, journal, p, sched, start, wait
 
 # The fields of document 003, copied from it and not from the code.
@@ -169,6 +170,20 @@ REFUSED: dict[str, tuple[object, str]] = {
     "signal without name": (
         {**entry_with(), "event": {**WAIT, "kind": {"AwaitSignal": {"promise_id": [1, 0]}}}},
         "entry.event.kind.AwaitSignal: has no name",
+    ),
+    "a long unknown field": ({**entry_with(), "x" * 50: 1}, f"entry: has an unknown field {'x' * 40!r}"),
+    "a long unknown type": (entry_with(type="X" * 50), f"entry.event.type: {'X' * 40!r} is not an event type"),
+    "long root": (
+        entry_with(promise_id=["r" * (id_chars_max + 1)]),
+        "entry.event.promise_id: a promise id starts with a number from 0",
+    ),
+    "signal with a number as name": (
+        {**entry_with(), "event": {**WAIT, "kind": {"AwaitSignal": {**SIGNAL, "name": 1}}}},
+        "entry.event.kind.AwaitSignal.name: is text, not int",
+    ),
+    "signal without promise": (
+        {**entry_with(), "event": {**WAIT, "kind": {"AwaitSignal": {**SIGNAL, "promise_id": []}}}},
+        "entry.event.kind.AwaitSignal.promise_id: a promise id is a non-empty list",
     ),
     "signal with more": (
         {**entry_with(), "event": {**WAIT, "kind": {"AwaitSignal": {**SIGNAL, "token": 1}}}},
@@ -323,6 +338,22 @@ def test_a_row_is_one_commit_and_its_entries_are_addressable() -> None:
         decode_row(encode([value]))
     assert (refusal.value.rule, refusal.value.sequence) == ("ROW", 3)
     assert refusal.value.reason == "ROW: entry 3: waiting_on is not in its one order"
+
+
+def test_a_set_of_promises_has_one_written_order() -> None:
+    """C-36: numbered roots, then text roots, each by root and position; the order is part of the stored bytes for ever."""
+    longest = "r" * id_chars_max
+    order = [[1, 0], [1, 0, 3], [1, 2], [2], ["a", 1], ["b"], [longest, 0]]
+    waiting = frozenset(PromiseId(root, tuple(path)) for root, *path in order)  # type: ignore[arg-type]
+    value = to_value(Entry(0, 0, ev.ExecutionAwaiting(waiting, "All")))
+    assert value["event"]["waiting_on"] == order
+    assert from_value(value).event == ev.ExecutionAwaiting(waiting, "All")
+
+
+def test_an_event_by_itself_is_refused_by_its_own_position() -> None:
+    with pytest.raises(CallerError) as refusal:
+        event_from({})
+    assert refusal.value.field == "event.type"
 
 
 def test_a_leaf_chains_the_bytes_of_an_entry_to_the_leaf_before() -> None:
