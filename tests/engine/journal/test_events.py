@@ -369,3 +369,9 @@ def test_promise_ids_say_which_journal_which_parent_and_which_operation() -> Non
     assert ROOT.child(2).child(0).to_list() == [1, 2, 0]
     assert ROOT.child(2).root == ROOT.root
     assert ROOT.child(0) != ROOT.child(1)
+
+
+def test_the_largest_root_is_read() -> None:
+    """The bound itself is inside: 2^53 - 1 is an id, 2^53 is none."""
+    event = ev.TimerFired(PromiseId(int_max))
+    assert decode_row(encode_row([Entry(0, 0, event)])) == (Entry(0, 0, event),)
