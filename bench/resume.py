@@ -81,7 +81,7 @@ class Bench:
         origin = Origin(
             tenant=TENANT, run=run, workspace="main", workflow="many", version="1", definition=self.program.digest,
             trigger_type="manual", trigger_ref=run, started_by="p", on_behalf_of="", owner="p", salt_key=salt_key,
-            execution_key=run, input=kept.commit, created_at=clock.now_utc(),
+            execution_key=run, input=kept.commit, created_at=clock.now_utc(), root=run,
         )  # fmt: skip
         with self.database.unit(TENANT) as unit:
             assert cases.insert(unit, origin, "running")
