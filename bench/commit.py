@@ -34,6 +34,7 @@ from engine.gate.verdict import Answer
 from governance import clock
 from governance.commands.authority import Actor, token_ref
 from governance.connectors.registry import Registry
+from governance.drive import Drive
 from governance.local import postgres
 from governance.local.children import Children
 from governance.settings import Settings
@@ -127,13 +128,20 @@ class Watched(Worker):
     commits = 0
     done = threading.Event()
 
-    def _commit(self, drive: Any) -> None:
-        super()._commit(drive)
-        Watched.commits += 1
-        if drive.case.ended:
-            Watched.ended += 1
-            if Watched.ended == Watched.wanted:
-                Watched.done.set()
+    def _in_hand(self, lease: Lease) -> Drive:
+        drive = super()._in_hand(lease)
+        commit = drive.commit
+
+        def counted() -> None:
+            commit()
+            Watched.commits += 1
+            if drive.case.ended:
+                Watched.ended += 1
+                if Watched.ended == Watched.wanted:
+                    Watched.done.set()
+
+        drive.commit = counted  # type: ignore[method-assign]
+        return drive
 
 
 class Inline:
@@ -169,7 +177,7 @@ def set_up(parts: Parts) -> None:
 
 
 def worker_of(parts: Parts, threads: int) -> Watched:
-    hands = replace(parts.worker._hands, seal=Unsealed())
+    hands = replace(parts.worker._tools.hands, seal=Unsealed())
     return Watched(parts.database, hands, name=f"bench-{clock.random_hex(4)}", lease_seconds=3600, threads=threads)
 
 
@@ -377,7 +385,7 @@ def profile(directory: Path) -> None:
         parts = parts_for(application.app_url, "floor", directory)
         set_up(parts)
         worker = worker_of(parts, 1)
-        worker._side = Inline()
+        worker._tools.side = Inline()
         Watched.wanted = -1
         ours_alone(parts, WARM, worker)
         for _ in range(RUNS[1]):

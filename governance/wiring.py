@@ -28,6 +28,7 @@ from governance.commands.start import Start
 from governance.connectors.registry import Connection, Registry
 from governance.connectors.shipped import shipped as shipped_connectors
 from governance.connectors.slack import Posted
+from governance.drive import Hands
 from governance.evidence.fsck import Fsck
 from governance.evidence.sequence import Log, trust_text
 from governance.evidence.vault import Vault
@@ -61,7 +62,7 @@ from governance.store.unit import CommitCheck, Database
 from governance.web import questions
 from governance.web.app import Application, application
 from governance.web.seams import Seams as WebSeams
-from governance.worker import Hands, Worker
+from governance.worker import Worker
 
 connection_seconds_max = (
     1.0  # every operation of a run asks where its system is; a changed address or secret holds after this

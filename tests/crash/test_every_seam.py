@@ -159,7 +159,7 @@ def test_a_late_result_of_a_worker_that_lost_its_lease_changes_nothing(world: Wo
     run = world.start()
     claimed = Dispatch(world.parts.database).claim("zombie", 100, 30)
     lease = next(one for one in claimed if one.run == run)
-    drive = world.parts.worker._load(lease)
+    drive = world.parts.worker._in_hand(lease)
     with world.parts.database.unit(world.tenant) as unit:
         unit.run(
             "update work set lease_until = clock_timestamp() - interval '1 second' where tenant = :tenant and run = :run",
@@ -167,9 +167,9 @@ def test_a_late_result_of_a_worker_that_lost_its_lease_changes_nothing(world: Wo
         )
     world.until(run, "waiting_approval")
     version = world.case(run).history.version
-    world.parts.worker._decide(drive)
+    drive.decide()
     with pytest.raises(Conflict):
-        world.parts.worker._commit(drive)
+        drive.commit()
     assert world.case(run).history.version == version
 
 
@@ -178,10 +178,10 @@ def test_the_fence_alone_refuses_a_worker_whose_item_was_taken_over(world: World
     run = world.start()
     claimed = Dispatch(world.parts.database).claim("zombie", 100, 30)
     lease = next(one for one in claimed if one.run == run)
-    drive = world.parts.worker._load(lease)
+    drive = world.parts.worker._in_hand(lease)
     with world.parts.database.unit(world.tenant) as unit:
         unit.run("update work set epoch = epoch + 1 where tenant = :tenant and run = :run", run=run)
-    world.parts.worker._decide(drive)
+    drive.decide()
     with pytest.raises(FenceLost):
-        world.parts.worker._commit(drive)
+        drive.commit()
     assert world.case(run).history.version == 0

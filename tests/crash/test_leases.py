@@ -12,11 +12,11 @@ from structlog.testing import capture_logs
 
 from engine.errors import OperatorError
 from engine.limits import hold_receipt_seconds_max
+from governance.drive import Drive
 from governance.stages.execute import effect_seconds_max
 from governance.stages.judge import Judge
 from governance.store.case import FenceLost
 from governance.store.dispatch import Dispatch
-from governance.worker import Worker
 from tests.kit.seams import (
     age_leases,
     another,
@@ -62,11 +62,11 @@ def late_verdict_fails(error: Exception) -> Callable[[pytest.MonkeyPatch], None]
 
 
 def call_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lost(worker: Worker, drive: Any) -> None:
+    def lost(drive: Drive) -> None:
         monkeypatch.undo()
         raise FenceLost("the lease ran out before the call")
 
-    monkeypatch.setattr(Worker, "_outlive", lost)
+    monkeypatch.setattr(Drive, "outlive", lost)
 
 
 @pytest.mark.parametrize(
@@ -157,17 +157,17 @@ def test_a_lease_that_was_taken_over_before_the_call_makes_no_call(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It paused between its intent and its call: the other worker has looked, and this one leaves the call undone."""
-    outlive, other, paused = Worker._outlive, another(world), []
+    outlive, other, paused = Drive.outlive, another(world), []
 
-    def pausing(worker: Worker, drive: Any) -> None:
+    def pausing(drive: Drive) -> None:
         if not paused:
             paused.append(1)
             drive.until = 0.0  # by the clock that counts a suspend, the lease may be over
             world.expire_leases()
             other.drain()
-        outlive(worker, drive)
+        outlive(drive)
 
-    monkeypatch.setattr(Worker, "_outlive", pausing)
+    monkeypatch.setattr(Drive, "outlive", pausing)
     calls = during_call(monkeypatch, lambda: None)
     run = begin(world, notes("paused", "only"))
     world.drain()
@@ -180,12 +180,12 @@ def test_a_lease_that_would_not_outlive_the_call_is_extended_first(world: World)
     run = begin(world, notes("short", "only"))
     worker = another(world)
     lease = next(one for one in Dispatch(world.parts.database).claim("other", 100, 30) if one.run == run)
-    drive = worker._load(lease)
+    drive = worker._in_hand(lease)
     age_leases(world, 2)
-    worker._outlive(drive)
+    drive.outlive()
     assert work(world, run)[0]["held"] > effect_seconds_max
     extended = drive.until
-    worker._outlive(drive)
+    drive.outlive()
     assert drive.until == extended, "one that lasts costs no statement"
 
 

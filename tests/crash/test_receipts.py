@@ -15,9 +15,9 @@ from engine.gate.permit import Permit
 from engine.limits import hold_receipt_seconds_max
 from governance.connectors import http
 from governance.connectors.servicenow import ServiceNow
+from governance.drive import Drive
 from governance.evidence.sequence import trust_text
 from governance.stages.judge import Judge
-from governance.worker import Worker
 from tests.flow.test_a_governed_run import verify
 from tests.governance.stages.kit import receipts
 from tests.kit.seams import another, before_commit, begin, during_call, killed, notes, work
@@ -90,18 +90,18 @@ def test_a_database_that_hiccups_at_the_commit_does_not_cost_the_receipt(
 def test_a_database_that_hiccups_while_a_run_that_moved_is_read_again_does_not_cost_the_receipt(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    again, failed = Worker._again, []
+    again, failed = Drive._again, []
 
-    def failing(worker: Worker, drive: Any) -> None:
+    def failing(drive: Drive) -> None:
         if not failed:
             failed.append(1)
             raise BROKEN[0]
-        again(worker, drive)
+        again(drive)
 
     def moved() -> None:
         raise Conflict("the run moved", code="version")
 
-    monkeypatch.setattr(Worker, "_again", failing)
+    monkeypatch.setattr(Drive, "_again", failing)
     before_commit(monkeypatch, moved, when=lambda drive: drive.done is not None)
     run = begin(world, notes("moved", "first", "second"))
     world.drain()

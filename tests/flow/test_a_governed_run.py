@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from engine.kernel import rebuild
+from governance.drive import Drive
 from governance.evidence.sequence import trust_text
 from governance.stages.advance import context_of
 from governance.store import templates
-from governance.worker import Worker
 from tests.kit.world import World
 
 VERIFIER = Path(__file__).parents[2] / "governance" / "web" / "static" / "verify.py"
@@ -122,8 +122,8 @@ def test_five_allowed_effects_cost_one_commit_each_and_one_more(
     world.start("five", value={"sys_id": "9" * 32}, ref="warm")
     world.drain()  # the policy child is warm now
     counted: list[int] = []
-    commit = Worker._commit
-    monkeypatch.setattr(Worker, "_commit", lambda worker, drive: (commit(worker, drive), counted.append(1))[0])
+    commit = Drive.commit
+    monkeypatch.setattr(Drive, "commit", lambda drive: (commit(drive), counted.append(1))[0])
     run = world.start("five", value={"sys_id": "9" * 32}, ref="counted")
     world.drain()
     assert world.case(run).state == "succeeded"

@@ -74,7 +74,7 @@ def test_garbage_from_the_engine_never_allows(world: World, monkeypatch: pytest.
             return Answer(answer, "0" * 64, "garbage", "1")
 
     monkeypatch.setattr(world.parts.policies, "of", lambda tenant, revision: Garbage())
-    monkeypatch.setattr(world.parts.worker._hands.judge, "_policy_of", lambda tenant, revision: Garbage())
+    monkeypatch.setattr(world.parts.worker._tools.hands.judge, "_policy_of", lambda tenant, revision: Garbage())
     run = world.start()
     world.until(run, "failed_terminal", "failed_retryable")
     assert world.writes("assignment_group") == []
@@ -90,7 +90,7 @@ def test_an_engine_that_is_down_leaves_the_step_waiting_with_the_reason(
         def evaluate(self, input_bytes: bytes) -> Answer:
             raise PolicyFault("refused", "nobody listens")
 
-    monkeypatch.setattr(world.parts.worker._hands.judge, "_policy_of", lambda tenant, revision: Down())
+    monkeypatch.setattr(world.parts.worker._tools.hands.judge, "_policy_of", lambda tenant, revision: Down())
     run = world.start()
     for _ in range(3):
         world.drain()

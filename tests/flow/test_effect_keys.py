@@ -47,10 +47,10 @@ def test_a_key_that_a_failed_run_held_goes_to_one_of_two_newcomers(world: World)
     name, worker = world.apply(notes("newcomers", "note", more=NAMED)), world.parts.worker
     runs = [world.start(name, value={"sys_id": INCIDENT}, ref=ref) for ref in ("a", "b")]
     leases = {one.run: one for one in Dispatch(world.parts.database).claim(worker._name, 100, 30)}
-    drives = [worker._load(leases[run]) for run in runs]
-    assert all(worker._decide(drive) is not None for drive in drives)
-    worker._commit(drives[0])
-    assert worker._decide_and_commit(drives[1]) is None, "its decision is given up and made again"
+    drives = [worker._in_hand(leases[run]) for run in runs]
+    assert all(drive.decide() is not None for drive in drives)
+    drives[0].commit()
+    assert drives[1].decide_and_commit() is None, "its decision is given up and made again"
     assert world.case(runs[1]).promises["0"].last_error.startswith("effect_in_progress")
     held = world.rows("select turn, run from intent where tenant = :tenant order by turn")
     assert held == [{"turn": 1, "run": first}, {"turn": 2, "run": runs[0]}]
@@ -247,7 +247,7 @@ def test_the_hours_that_people_took_are_not_the_steps(world: World, monkeypatch:
         unit.run("update promise set deadline_at = clock_timestamp() - interval '1 minute' where tenant = :tenant")
     found = world.approve(run, "ana")
     with monkeypatch.context() as patch:
-        patch.setattr(world.parts.worker._hands.judge, "_policy_of", lambda tenant, revision: Down())
+        patch.setattr(world.parts.worker._tools.hands.judge, "_policy_of", lambda tenant, revision: Down())
         world.drain()
     step = world.case(run).promises[found.asked.promise]
     assert step.state == "failed_retryable", step.last_error

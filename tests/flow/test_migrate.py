@@ -234,11 +234,11 @@ def test_a_worker_that_has_the_run_in_hand_does_not_commit_a_turn_of_the_old_cod
     publish(world, NEW, "talk.py")
     world.parts.signal.send(world.tenant, world.actor("ana"), run, "word", "hi")
     lease = next(one for one in world.parts.dispatch.claim(world.parts.worker._name, 100, 30) if one.run == run)
-    drive = world.parts.worker._load(lease)
-    world.parts.worker._decide(drive)
+    drive = world.parts.worker._in_hand(lease)
+    drive.decide()
     world.parts.migrate.to_version(world.tenant, world.actor("rita"), run)
     with pytest.raises(Exception, match="moved"):
-        world.parts.worker._commit(drive)
+        drive.commit()
     world.expire_leases()
     world.until(run, "succeeded")
     assert result(world, run).value == {"word": "hi", "code": "new"}

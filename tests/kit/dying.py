@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from governance.drive import Drive
 from governance.settings import Settings
 from governance.stages.child import Children
 from governance.stages.execute import Execute
@@ -43,7 +44,7 @@ class Seams:
 def main() -> None:
     order = json.loads(sys.argv[1])
     seams = Seams(order["at"])
-    Worker._commit = seams.around("commit", Worker._commit)  # type: ignore[method-assign]
+    Drive.commit = seams.around("commit", Drive.commit)  # type: ignore[method-assign]
     Children.cancel = seams.around("cancel", Children.cancel)  # type: ignore[method-assign]
     Execute.perform = seams.around("effect", Execute.perform)  # type: ignore[method-assign]
     Worker._seals = lambda _: 0  # type: ignore[method-assign,assignment]  # there is no bucket here: nothing is sealed

@@ -11,6 +11,7 @@ import pytest
 from engine.errors import OperatorError
 from engine.gate.permit import Permit
 from engine.gate.receipt import Outcome
+from governance.drive import Drive
 from governance.stages.execute import Execute
 from governance.store.unit import Database
 from governance.worker import Worker
@@ -50,7 +51,7 @@ def begin(world: World, text: str, ref: str = "") -> str:
 
 def another(world: World, name: str = "other", *, lease_seconds: float = 30) -> Worker:
     """A second worker process as far as the database can tell."""
-    return Worker(world.parts.database, world.parts.worker._hands, name=name, lease_seconds=lease_seconds)
+    return Worker(world.parts.database, world.parts.worker._tools.hands, name=name, lease_seconds=lease_seconds)
 
 
 def work(world: World, run: str) -> list[dict[str, Any]]:
@@ -88,15 +89,15 @@ def before_commit(
     monkeypatch: pytest.MonkeyPatch, deed: Callable[[], object], *, when: Callable[[Any], bool] = lambda drive: True
 ) -> list[Any]:
     """Do this once, right before the first commit that is meant; the list says whether it came to that."""
-    commit, done = Worker._commit, []
+    commit, done = Drive.commit, []
 
-    def committed(worker: Worker, drive: Any) -> None:
+    def committed(drive: Drive) -> None:
         if not done and when(drive):
             done.append(drive)
             deed()
-        commit(worker, drive)
+        commit(drive)
 
-    monkeypatch.setattr(Worker, "_commit", committed)
+    monkeypatch.setattr(Drive, "commit", committed)
     return done
 
 
@@ -138,7 +139,7 @@ def killed(monkeypatch: pytest.MonkeyPatch, world: World, *, sent: bool) -> None
 
 def lose_the_answer(monkeypatch: pytest.MonkeyPatch, *, when: Callable[[Any], bool]) -> list[Any]:
     """The database commits what is meant and the connection breaks before it has said so."""
-    commit, unit, lost = Worker._commit, Database.unit, []
+    commit, unit, lost = Drive.commit, Database.unit, []
 
     @contextmanager
     def broken(database: Database, tenant: str, **how: Any) -> Any:
@@ -146,14 +147,14 @@ def lose_the_answer(monkeypatch: pytest.MonkeyPatch, *, when: Callable[[Any], bo
             yield inner
         raise OperatorError("the database does not answer: the connection is lost", code="database")
 
-    def committed(worker: Worker, drive: Any) -> None:
+    def committed(drive: Drive) -> None:
         if lost or not when(drive):
-            commit(worker, drive)
+            commit(drive)
             return
         lost.append(drive)
         with monkeypatch.context() as patch:
             patch.setattr(Database, "unit", broken)
-            commit(worker, drive)
+            commit(drive)
 
-    monkeypatch.setattr(Worker, "_commit", committed)
+    monkeypatch.setattr(Drive, "commit", committed)
     return lost

@@ -78,8 +78,8 @@ def test_what_is_in_flight_is_finished_first_and_nothing_new_begins(world: World
     lease = next(
         one for one in Dispatch(world.parts.database).claim(world.parts.worker._name, 100, 30) if one.run == run
     )
-    drive = world.parts.worker._load(lease)
-    granted = world.parts.worker._decide_and_commit(drive)
+    drive = world.parts.worker._in_hand(lease)
+    granted = drive.decide_and_commit()
     assert granted is not None
 
     state = cancel(world, run)
@@ -87,8 +87,8 @@ def test_what_is_in_flight_is_finished_first_and_nothing_new_begins(world: World
     with pytest.raises(Refused, match="being cancelled; what is in flight is finished first"):
         cancel(world, run, "bo")
 
-    drive.done = (granted, world.parts.worker._hands.execute.perform(granted))
-    assert world.parts.worker._decide_and_commit(drive) is None
+    drive.done = (granted, world.parts.worker._tools.hands.execute.perform(granted))
+    assert drive.decide_and_commit() is None
     case = world.case(run)
     assert (case.state, case.ended) == ("canceled", True)
     assert world.entries(run).count("effect.receipted") == 1

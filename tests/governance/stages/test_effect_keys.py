@@ -149,12 +149,12 @@ def test_a_race_for_one_key_has_one_winner(world: World) -> None:
     runs = [world.start(name, value={}, ref=ref) for ref in ("a", "b")]
     worker = world.parts.worker
     leases = {one.run: one for one in Dispatch(world.parts.database).claim(worker._name, 100, 30)}
-    drives = [worker._load(leases[run]) for run in runs]
-    granted = [worker._decide(drive) for drive in drives]
+    drives = [worker._in_hand(leases[run]) for run in runs]
+    granted = [drive.decide() for drive in drives]
     assert all(one is not None for one in granted), "both were allowed"
-    worker._commit(drives[0])
+    drives[0].commit()
     # The loser's whole decision is given up; decided again it finds the winner's intent and waits.
-    assert worker._decide_and_commit(worker._load(leases[runs[1]])) is None
+    assert worker._in_hand(leases[runs[1]]).decide_and_commit() is None
     assert world.case(runs[1]).promises["0"].last_error.startswith("effect_in_progress")
     world.expire_leases()
     assert world.writes("urgency") == []
@@ -169,11 +169,11 @@ def test_a_commit_of_a_second_intent_is_refused_by_the_database(world: World) ->
     runs = [world.start(name, value={}, ref=ref) for ref in ("a", "b")]
     worker = world.parts.worker
     leases = {one.run: one for one in Dispatch(world.parts.database).claim(worker._name, 100, 30)}
-    drives = [worker._load(leases[run]) for run in runs]
+    drives = [worker._in_hand(leases[run]) for run in runs]
     for drive in drives:
-        assert worker._decide(drive) is not None
-    worker._commit(drives[0])
+        assert drive.decide() is not None
+    drives[0].commit()
     with pytest.raises(Conflict) as caught:
-        worker._commit(drives[1])
+        drives[1].commit()
     assert caught.value.code == "intent_pkey"
     assert world.case(runs[1]).history.version == 0, "nothing of the refused commit is there"

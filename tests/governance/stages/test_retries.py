@@ -217,7 +217,7 @@ def test_a_read_whose_worker_died_is_simply_read_again(world: World) -> None:
     run = begin(world, one_step("dying", operation="lookup"))
     worker = world.parts.worker
     lease = next(one for one in Dispatch(world.parts.database).claim(worker._name, 100, 30) if one.run == run)
-    assert worker._decide_and_commit(worker._load(lease)) is not None
+    assert worker._in_hand(lease).decide_and_commit() is not None
     assert world.case(run).promises["0"].state == "running"
     world.expire_leases()
     world.until(run, "succeeded")
@@ -230,7 +230,7 @@ def test_a_write_whose_worker_died_before_the_call_waits_until_it_can_be_known(w
     run = begin(world, one_step("died"))
     worker = world.parts.worker
     lease = next(one for one in Dispatch(world.parts.database).claim(worker._name, 100, 30) if one.run == run)
-    assert worker._decide_and_commit(worker._load(lease)) is not None
+    assert worker._in_hand(lease).decide_and_commit() is not None
     world.expire_leases()
     world.drain()
     assert world.case(run).promises["0"].state == "unknown"

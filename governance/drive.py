@@ -1,0 +1,354 @@
+"""One run in hand, from a claim until it waits, ends or is lost: decide, commit once, perform, and never lose a receipt."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass, replace
+from functools import partial
+
+from engine.errors import Conflict, OperatorError
+from engine.gate.permit import Permit
+from engine.gate.receipt import Outcome
+from engine.kernel import settle_cancel
+from engine.limits import hold_receipt_seconds_max, turns_per_commit_max
+from engine.program.function import Turn
+from engine.program.function_journal import task_name
+from engine.program.programs import Function
+from governance import clock, log
+from governance.stages import advance as advancing
+from governance.stages import ask as asking
+from governance.stages import task as tasking
+from governance.stages.child import Children
+from governance.stages.execute import Execute, effect_seconds_max
+from governance.stages.judge import Ask, Go, Judge, Opinion, Reuse
+from governance.stages.seal import Seal
+from governance.stages.turn import Asking, Turns
+from governance.store import approvals, around, cases, tasks
+from governance.store.around import Around
+from governance.store.case import Case, FenceLost, Seen
+from governance.store.dispatch import Dispatch, Lease
+from governance.store.unit import Database
+
+_say = log.get("worker")
+# What somebody else's commit may have changed under a decision: load again and decide again.
+_moved = ("version", "busy", "approval_open", "intent_pkey", "receipt_success", "receipt_pkey")
+around_seconds_max = 1.0  # switches, people and policy older than this are read again before a verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """The stages with their tools, as wired."""
+
+    judge: Judge
+    turns: Turns
+    children: Children
+    execute: Execute
+    seal: Seal
+    card_body: asking.CardBody
+    console_url: Callable[[str], str]
+
+
+@dataclass(slots=True)
+class Tools:
+    """What every drive of a worker has in common."""
+
+    database: Database
+    dispatch: Dispatch
+    hands: Hands
+    name: str  # of the worker, which owns the leases
+    ttl: float  # seconds of a lease
+    side: Executor  # where a verdict is waited for while a receipt waits
+    stop: threading.Event  # set: what is in hand is finished, and no further intent is committed
+
+
+class Drive:
+    """One run in hand."""
+
+    case: Case
+    around: Around
+    read_at: float
+
+    def __init__(self, tools: Tools, lease: Lease, hold: Callable[[Lease], None]) -> None:
+        """`hold` is told the lease after each commit: only what is held is extended."""
+        self._tools = tools
+        self._hold = hold
+        self.lease = lease
+        self.done: tuple[Permit, Outcome] | None = None  # performed, its receipt not yet committed
+        self.opinion: Opinion | None = None  # given while the receipt was being committed
+        self.turns = 0  # of a function since the last commit
+        self.contested = False  # the last decision was not the one that was written
+        self._load()
+        self.until = clock.boottime()  # on the clock that counts a suspend: when the lease runs out at the earliest
+
+    def run(self) -> None:
+        """Decide and commit, perform, and again, until nothing follows at once."""
+        while True:
+            granted = self.decide_and_commit()
+            if granted is None:
+                return
+            self.outlive()
+            self.done = (granted, self._tools.hands.execute.perform(granted))
+
+    def _load(self) -> None:
+        with self._tools.database.unit(self.lease.tenant, write=False) as unit:
+            self.case = cases.load(unit, self.lease.run)
+            self.around, self.read_at = around.load(unit, self.case), clock.monotonic()
+
+    def decide_and_commit(self) -> Permit | None:
+        """Decide as far as possible without touching the outside, commit once; decide again when the run moved meanwhile."""
+        for tried in range(20):
+            try:
+                if tried:
+                    self._again()
+                granted = self.decide()
+                self.commit()
+                return granted
+            except Exception as error:  # raised again; before that a receipt that is already known is not thrown away
+                if isinstance(error, Conflict) and error.code in _moved:
+                    continue
+                self._save_receipt()
+                raise
+        self._save_receipt()
+        raise OperatorError(f"run {self.lease.run} moved twenty times while it was being decided", code="contention")
+
+    def _again(self) -> None:
+        self._load()
+        self.opinion, self.contested = None, True
+
+    def _save_receipt(self) -> None:
+        """The effect is done and something after it failed: its receipt is committed alone, unless another worker has taken over."""
+        while self.done is not None:
+            granted, outcome = self.done
+            try:
+                self._again()
+                self.case.work_done.append((self.lease.item, self.lease.stage))
+                self.case.now = max(self.case.now, self._db_now())
+                self._tools.hands.execute.settle(self.case, granted, outcome, how="performed", keep=False)
+                self.commit()
+            except FenceLost:
+                self._say_late()
+                return
+            except (Conflict, OperatorError) as error:
+                # Tried once in any case, and then for as long as the lease lasts: after it the next worker looks.
+                if self.until - clock.boottime() < 1:
+                    self._say_late()
+                    return
+                _say.warning("receipt waits for the database", reason=str(error))
+                clock.sleep(0.5)
+
+    def _say_late(self) -> None:
+        if self.done is not None:
+            granted, outcome = self.done
+            _say.warning("late outcome", attempt=granted.attempt, outcome=outcome.status, action=granted.action_sha256)
+
+    def commit(self) -> None:
+        """Everything that was decided, and the fence of what this worker goes on with."""
+        kept = [row for row in self.case.rows.get("work", ()) if row["state"] == "leased"]
+        begun = clock.boottime()
+        with self._tools.database.unit(self.lease.tenant) as unit:
+            epoch = cases.commit(unit, self.case, (self.lease,), keeper=(self._tools.name, self._tools.ttl))
+        held = self.lease
+        if kept:
+            item, stage = kept[-1]["item"], kept[-1]["stage"]
+            held = replace(self.lease, item=item, stage=stage, epoch=epoch, owner=self._tools.name, faults=0)
+        self.lease, self.done, self.turns, self.contested = held, None, 0, False
+        if kept:
+            self.until = begun + self._tools.ttl
+        self._hold(held)
+        self.case.committed()
+
+    def decide(self) -> Permit | None:
+        """As far as it goes without touching the outside; the permit may be used once this is committed."""
+        case, stage = self.case, self.lease.stage
+        case.work_done.append((self.lease.item, stage))
+        if self.done is not None:
+            granted, outcome = self.done
+            case.now = max(case.now, self._db_now())
+            self._tools.hands.execute.settle(case, granted, outcome, how="performed")
+            return self._go_on()
+        if case.ended:
+            return None
+        if stage == "advance" and self.lease.item:
+            self._tools.hands.children.ended(case, self.lease.item)
+            return None
+        if stage == "advance":
+            return self._advance()
+        row = case.promises[self.lease.item]
+        if row.state in ("running", "unknown"):
+            return self._look()
+        if (
+            row.state in ("succeeded", "failed_terminal", "canceled", "waiting_approval", tasks.WAITING)
+            or case.cancel_requested
+        ):
+            return None  # other operations of a cancelled run may still be in flight; this one does not begin
+        return self._consider(self.lease.item)
+
+    def _go_on(self) -> Permit | None:
+        """After a result: the program's next turn in the same commit, unless the run is being cancelled or waits for another try."""
+        case = self.case
+        if settle_cancel(case.history, case.micros):
+            case.rows.pop("work", None)
+            case.close("canceled")
+            return None
+        follow = case.rows.get("work", [])
+        if any(row["stage"] == "advance" and row["state"] == "leased" for row in follow):
+            case.rows["work"] = [row for row in follow if row["stage"] != "advance"]
+            return self._advance()
+        return None
+
+    def _advance(self) -> Permit | None:
+        case = self.case
+        if case.cancel_requested:
+            if settle_cancel(case.history, case.micros):
+                case.close("canceled")
+            return None
+        program = self.around.program
+        if isinstance(program, Function):
+            return self._advance_function(program)
+        promise = advancing.step(case, program)
+        if promise is None:
+            return None
+        return self._consider(promise)
+
+    def _advance_function(self, function: Function) -> Permit | None:
+        """A turn; what it proposes first is considered here and now, the rest is work for whoever is free."""
+        case = self.case
+        asking = self._tools.hands.turns.prepare(case, function)
+        if asking is None:
+            return None
+        self.turns += 1
+        if self.turns > turns_per_commit_max:
+            case.put_work("", "advance")
+            return None
+        follows = self._tools.hands.turns.take(case, asking, self._turn(asking))
+        self._tools.hands.children.begin(case, follows.children)
+        for promise in follows.judge[1:]:
+            case.put_work(promise, "judge")
+        return self._consider(follows.judge[0]) if follows.judge else None
+
+    def _turn(self, asking: Asking) -> Turn:
+        """As with a verdict, a receipt that is not yet stored waits for an author's code no longer than 50 ms."""
+        if self.done is None:
+            return self._tools.hands.turns.ask(self.case, asking)
+        future: Future[Turn] = self._tools.side.submit(self._tools.hands.turns.ask, self.case, asking)
+        try:
+            return future.result(hold_receipt_seconds_max)
+        except NotYet:
+            self.case.put_work("", "advance", keep=True)
+            self.commit()
+            self.case.work_done.append(("", "advance"))
+            return future.result()
+
+    def _look(self) -> Permit | None:
+        """An attempt was in flight when its worker was lost, or its outcome is unknown: look, and never repeat blindly."""
+        case = self.case
+        row = case.promises[self.lease.item]
+        with self._tools.database.unit(self.lease.tenant, write=False) as unit:
+            action = cases.action(unit, self.lease.run, row.promise, row.rev)
+        granted, outcome = self._tools.hands.execute.look(case, action)
+        _say.info("looked", outcome=outcome.status)
+        if row.state == "unknown" and outcome.status == "unknown":
+            # Nothing new: it goes on waiting for a person.
+            case.put_work(row.promise, "execute", parked=True)
+            return None
+        self._tools.hands.execute.settle(case, granted, outcome, how="looked")
+        return self._go_on()
+
+    def _consider(self, promise: str) -> Permit | None:
+        case = self.case
+        if self._tools.stop.is_set():
+            # A stopping worker finishes the intent it holds and commits no further one.
+            case.put_work(promise, "judge")
+            return None
+        if case.promises[promise].tool == task_name:
+            return self._task(promise)
+        found = self._approval(promise)
+        if self.opinion is None or self.opinion.promise != promise:
+            self.opinion = self._opinion(promise, found)
+        opinion, self.opinion = self.opinion, None
+        case.now = max(case.now, self._db_now())
+        ruling = self._tools.hands.judge.record(case, self.around, opinion, found, self.lease.faults)
+        if ruling is None:
+            return self._go_on()
+        if isinstance(ruling, Go):
+            persons = ruling.release.persons if ruling.release else ()
+            case.intent_seen = Seen(
+                self.around.revision, self.around.tenant.freeze, persons, self.around.writes_of_others
+            )
+            return self._tools.hands.execute.intend(
+                case, ruling.action, ruling.judgement, ruling.release, turn=ruling.turn
+            )
+        if isinstance(ruling, Ask):
+            self._ask(ruling, found)
+            return None
+        return self._reuse(ruling)
+
+    def _task(self, promise: str) -> Permit | None:
+        """A human step: its form is put before people, and its answer before those who have to sign it."""
+        case = self.case
+        case.now = max(case.now, self._db_now())
+        with self._tools.database.unit(self.lease.tenant, write=False) as unit:
+            found = tasks.of_promise(unit, self.lease.run, promise)
+        if found is None:
+            tasking.ask(case, self.around, promise)
+            return self._go_on()
+        action, judged = tasking.to_sign(case, found)
+        self._tools.hands.judge.propose(case, promise, action)
+        self._ask(Ask(action, judged, 0), None, {found.answerer: "answerer", **case.lineage})
+        return None
+
+    def _ask(self, ruling: Ask, found: approvals.Recorded | None, lineage: Mapping[str, str] | None = None) -> None:
+        approval = f"ap_{clock.random_hex(8)}"
+        asking.ask(
+            self.case, self.around, ruling.action, ruling.judged, ruling.verdict_n, found, approval=approval,
+            card_body=self._tools.hands.card_body, console_url=self._tools.hands.console_url(approval), lineage=lineage,
+        )  # fmt: skip
+
+    def _reuse(self, ruling: Reuse) -> Permit | None:
+        with self._tools.database.unit(self.lease.tenant, write=False) as unit:
+            result = cases.result_under(unit, ruling.run, ruling.promise)
+        self._tools.hands.execute.reuse(
+            self.case, ruling.action, ruling.run, ruling.body, ruling.signature, ruling.key_id, result
+        )
+        return self._go_on()
+
+    def _approval(self, promise: str) -> approvals.Recorded | None:
+        approval = self.case.promises[promise].approval
+        if not approval:
+            return None
+        with self._tools.database.unit(self.lease.tenant, write=False) as unit:
+            return approvals.load(unit, approval)
+
+    def _opinion(self, promise: str, found: approvals.Recorded | None) -> Opinion:
+        """A receipt that is not yet stored waits for this verdict 50 ms at most; then it is committed alone."""
+        if clock.monotonic() - self.read_at > around_seconds_max:
+            with self._tools.database.unit(self.lease.tenant, write=False) as unit:
+                self.around, self.read_at = around.load(unit, self.case), clock.monotonic()
+        ask = partial(self._tools.hands.judge.opinion, self.case, self.around, promise, found, contested=self.contested)
+        if self.done is None:
+            return ask()
+        future: Future[Opinion] = self._tools.side.submit(ask)
+        try:
+            return future.result(hold_receipt_seconds_max)
+        except NotYet:
+            self.case.put_work(promise, "judge", keep=True)
+            self.commit()
+            self.case.work_done.append((promise, "judge"))
+            return future.result()
+
+    def outlive(self) -> None:
+        """The lease must outlive the call: extend exactly this one if it would not, and leave the call undone if it is lost."""
+        if self.until - clock.boottime() > effect_seconds_max:
+            return
+        begun = clock.boottime()
+        if self._tools.dispatch.extend(self._tools.name, [self.lease], self._tools.ttl) != 1:
+            raise FenceLost("the lease ran out before the call")
+        self.until = begun + self._tools.ttl
+
+    def _db_now(self) -> datetime.datetime:
+        """The database's clock as of the last read, moved on by our own monotonic seconds."""
+        return self.around.now + datetime.timedelta(seconds=clock.monotonic() - self.read_at)
