@@ -18,7 +18,7 @@ from engine.limits import hold_receipt_seconds_max, turns_per_commit_max
 from engine.program.function import Turn
 from engine.program.function_journal import task_name
 from engine.program.programs import Function
-from governance import clock, log
+from governance import clock, log, metrics
 from governance.stages import advance as advancing
 from governance.stages import ask as asking
 from governance.stages import task as tasking
@@ -143,6 +143,7 @@ class Drive:
     def _say_late(self) -> None:
         if self.done is not None:
             granted, outcome = self.done
+            metrics.count("late_outcome")
             _say.warning("late outcome", attempt=granted.attempt, outcome=outcome.status, action=granted.action_sha256)
 
     def commit(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,6 +54,11 @@ class Settings(BaseModel):
     slack_app_id: str = Field(min_length=1)
     lease_seconds: int = Field(default=30, ge=3, le=3600)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    metrics_host: str = Field(default="127.0.0.1", min_length=1)
+    metrics_port: int = Field(default=0, ge=0, le=65535, description="where a worker shows its counters; 0: nowhere")
+    metrics_token: str = Field(
+        default="", repr=False, pattern=r"^(.{16,}|)$", description="what a scraper sends as its bearer token"
+    )
 
     @property
     def local(self) -> bool:
@@ -60,31 +66,47 @@ class Settings(BaseModel):
         return self.env in ("demo", "test")
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong with what an installation was told."""
+
+    field: str
+    reason: str
+    next_step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One setting as it was told: where, and what; a secret is never shown."""
+
+    variable: str
+    value: str
+    source: str
+    fault: str
+
+
 def load(extra: dict[str, str] | None = None) -> Settings:
     """Settings from the environment over TWOKEYS_CONFIG (TOML); unknown and empty ones refuse to start."""
-    found: dict[str, Any] = {}
-    source: dict[str, str] = {}
-    given = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
-    given.update(extra or {})
-    path = given.pop(PREFIX + "CONFIG", "")
-    if path:
-        for name, value in _toml(path).items():
-            _known(name, f"{name} in {path}")
-            found[name], source[name] = value, f"{name} in {path}"
-    for variable, value in sorted(given.items()):
-        if variable in CLIENT or variable.startswith((PREFIX + "TEST_", PREFIX + "OPA_BINARY_TEST")):
-            continue
-        name = variable.removeprefix(PREFIX).lower()
-        _known(name, variable)
-        if value == "":
-            raise OperatorError("is empty", code="bad_setting", field=variable, next_step="give it a value or unset it")
-        found[name], source[name] = value, variable
-    return _build(found, source)
+    return _build(*_read(extra or {}))
+
+
+def inspected() -> list[Told]:
+    """Every setting with its value and where it comes from, and whatever is wrong with any of them."""
+    found, source, unread = _read({})
+    faults = {fault.field: f"{fault.reason}; {fault.next_step}" for fault in (*_faults(found, source, unread), *unread)}
+    lines = []
+    for name, field in Settings.model_fields.items():
+        variable = PREFIX + name.upper()
+        value = str(found.get(name, "" if field.is_required() else field.default))
+        shown = value if field.repr else f"({len(value)} characters)" if value else ""
+        fault = faults.pop(source.get(name, variable), "")
+        lines.append(Told(variable, shown, source.get(name, ""), fault))
+    return lines + [Told(variable, "", "", fault) for variable, fault in faults.items()]
 
 
 def made(values: dict[str, Any]) -> Settings:
     """Settings from these values alone, whatever the environment says: for a demo and for tests."""
-    return _build(values, {})
+    return _build(values, {}, [])
 
 
 def client(variable: str) -> str:
@@ -93,58 +115,88 @@ def client(variable: str) -> str:
     return os.environ.get(variable, "")
 
 
-def _build(found: dict[str, Any], source: dict[str, str]) -> Settings:
+def _read(extra: dict[str, str]) -> tuple[dict[str, Any], dict[str, str], list[Fault]]:
+    """Values by name, where each stands, and what could not be taken at all."""
+    found: dict[str, Any] = {}
+    source: dict[str, str] = {}
+    faults = []
+    given = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
+    given.update(extra)
+    path = given.pop(PREFIX + "CONFIG", "")
+    for name, value in (_toml(path) if path else {}).items():
+        found[name], source[name] = value, f"{name} in {path}"
+        if name not in Settings.model_fields:
+            faults.append(_unknown(name, source.pop(name)))
+            del found[name]
+    for variable, value in sorted(given.items()):
+        if variable in CLIENT or variable.startswith((PREFIX + "TEST_", PREFIX + "OPA_BINARY_TEST")):
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if name not in Settings.model_fields:
+            faults.append(_unknown(name, variable))
+        elif variable != variable.upper():
+            # Two spellings of one setting would let the wrong one win in silence.
+            faults.append(Fault(variable, "is not in capitals", f"write {variable.upper()}"))
+        elif value == "":
+            faults.append(Fault(variable, "is empty", "give it a value or unset it"))
+        else:
+            found[name], source[name] = value, variable
+    return found, source, faults
+
+
+def _build(found: dict[str, Any], source: dict[str, str], unread: list[Fault]) -> Settings:
+    faults = [*unread, *_faults(found, source, unread)]
+    if not faults:
+        return Settings(**found)
+    if len(faults) == 1:
+        raise OperatorError(faults[0].reason, code="bad_setting", field=faults[0].field, next_step=faults[0].next_step)
+    raise OperatorError(
+        "; ".join(f"{fault.field}: {fault.reason}" for fault in faults),
+        code="bad_setting",
+        next_step="`twokeys config check` shows each of them and what to do",
+    )
+
+
+def _faults(found: dict[str, Any], source: dict[str, str], unread: list[Fault]) -> list[Fault]:
+    """What is wrong with values that could be read; what was not read for another reason is not missing as well."""
+    named = {fault.field for fault in unread}
     try:
         settings = Settings(**found)
     except ValidationError as error:
-        problems = []
-        for one in error.errors(include_input=False, include_url=False):
-            name = str(one["loc"][0])
-            problems.append(f"{source.get(name, PREFIX + name.upper())}: {one['msg']}")
-        raise OperatorError(
-            "; ".join(problems), code="bad_setting", next_step="see `twokeys serve --help` and the README"
-        ) from None
-    if settings.policy_engine == "server" and not settings.opa_url:
-        raise OperatorError(
-            "is missing",
-            code="bad_setting",
-            field=PREFIX + "OPA_URL",
-            next_step="policy_engine=server needs the OPA server's URL",
-        )
-    if settings.policy_engine == "managed" and not settings.opa_binary:
-        raise OperatorError(
-            "is missing",
-            code="bad_setting",
-            field=PREFIX + "OPA_BINARY",
-            next_step="policy_engine=managed needs the path of opa",
-        )
-    if not settings.local and settings.lease_seconds < 30:
-        raise OperatorError(
-            "is below 30",
-            code="bad_setting",
-            field=PREFIX + "LEASE_SECONDS",
-            next_step="a lease outlives the longest call twice over",
-        )
-    if not settings.local and not settings.slack_api_base.startswith(("https://slack.com/", "https://slack-gov.com/")):
-        raise OperatorError(
-            "is not Slack",
-            code="bad_setting",
-            field=PREFIX + "SLACK_API_BASE",
-            next_step="another base is allowed in demo and test only",
-        )
-    return settings
+        lines = [(str(one["loc"][0]), str(one["msg"])) for one in error.errors(include_input=False, include_url=False)]
+        faults = [Fault(source.get(name, PREFIX + name.upper()), message, "see the README") for name, message in lines]
+        return [fault for fault in faults if fault.field not in named]
+    return [
+        Fault(source.get(name, PREFIX + name.upper()), reason, step)
+        for name, reason, step in _relations(settings)
+        if PREFIX + name.upper() not in named
+    ]
 
 
-def _known(name: str, shown: str) -> None:
-    if name in Settings.model_fields:
-        return
+def _relations(s: Settings) -> list[tuple[str, str, str]]:
+    """What each value may be only together with others: (setting, reason, next step)."""
+    slack = ("https://slack.com/", "https://slack-gov.com/")
+    table = (
+        (s.policy_engine == "server" and not s.opa_url,
+         "opa_url", "is missing", "policy_engine=server needs the OPA server's URL"),
+        (s.policy_engine == "managed" and not s.opa_binary,
+         "opa_binary", "is missing", "policy_engine=managed needs the path of opa"),
+        (not s.local and s.lease_seconds < 30,
+         "lease_seconds", "is below 30", "a lease outlives the longest call twice over"),
+        (not s.local and not s.slack_api_base.startswith(slack),
+         "slack_api_base", "is not Slack", "another base is allowed in demo and test only"),
+    )  # fmt: skip
+    return [(name, reason, step) for wrong, name, reason, step in table if wrong]
+
+
+def _unknown(name: str, shown: str) -> Fault:
     near = difflib.get_close_matches(name, Settings.model_fields, 1)
     hint = (
         f"did you mean {PREFIX}{near[0].upper()}?"
         if near
         else "remove it, or see the README for the settings there are"
     )
-    raise OperatorError("is not a setting", code="bad_setting", field=shown, next_step=hint)
+    return Fault(shown, "is not a setting", hint)
 
 
 def _toml(path: str) -> dict[str, Any]:

@@ -61,6 +61,7 @@ from governance.store.tasks import TaskRecord
 from governance.store.unit import CommitCheck, Database
 from governance.web import questions
 from governance.web.app import Application, application
+from governance.web.scrape import Scrape
 from governance.web.seams import Seams as WebSeams
 from governance.worker import Worker
 
@@ -355,11 +356,15 @@ class Parts:
                 cancel=self.cancel, resolve=self.resolve, publish=self.publish, unseal=self.secrets.unseal, verify=self.secrets.verify,
                 fetch=lambda key, version: self.vault.get(key, version),
                 trust=lambda tenant: trust_text(self.database, s.deployment, tenant),
-                slack=slack_routes(Clicks(self._click_seams()), signing, clock.epoch_seconds, metrics.count),
+                slack=slack_routes(Clicks(self._click_seams()), signing, clock.epoch_seconds, metrics.count), scrape=self.scrape(),
                 session_key=derive(bytes.fromhex(s.master_key), "twokeys/session/v1"), public_url=s.public_url, deployment=s.deployment,
                 now=clock.epoch_seconds, random_hex=clock.random_hex,
             )
         )  # fmt: skip
+
+    def scrape(self, *, open_: bool = False) -> Scrape:
+        """What /metrics of this process answers; without a token to stand-ins only, or where `open_` says that nobody else can ask."""
+        return Scrape(self.dispatch.levels, token=self.settings.metrics_token, open_=open_ or self.settings.local)
 
     def _click_seams(self) -> ClickSeams:
         s = self.settings

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from engine.errors import BrokenJournal, OperatorError, TwokeysError
 from engine.limits import claim_batch, faults_max, heartbeat_seconds
 from engine.program.function_code import CodeChanged
-from governance import clock, log
+from governance import clock, log, metrics
 from governance.drive import Drive, Hands, Tools
 from governance.stages.hosts import CodeRefused, HostFault
 from governance.store import cases
@@ -127,12 +127,15 @@ class Worker:
             try:
                 self._drive(lease)
             except FenceLost as error:
+                metrics.count("lease_lost")
                 _say.warning("lease lost", reason=str(error))
                 self._put_back(self._held[me], str(error))
             except TwokeysError as error:
+                metrics.count("stage_failed")
                 _say.error("stage failed", code=error.code, reason=str(error))
                 self._put_back(self._held[me], str(error), most=_faults_before_parking(error))
             except Exception:  # a fault of ours in one run must not stop the others; the item comes back and shows it
+                metrics.count("stage_failed")
                 _say.exception("stage crashed")
                 self._put_back(self._held[me], "internal error")
             finally:

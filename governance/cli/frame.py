@@ -201,8 +201,8 @@ def asking(command: Command) -> Command:
     )(command)
 
 
-def open_parts(process: str = "cli") -> Parts:
-    """The parts of this process over the settings, on a database of this release."""
+def open_parts(process: str = "cli", *, tested: bool = True) -> Parts:
+    """The parts of this process over the settings, on a database of this release unless it is not to be `tested`."""
     from governance import log, settings
     from governance.wiring import Parts
 
@@ -210,7 +210,8 @@ def open_parts(process: str = "cli") -> Parts:
     log.configure("error" if process == "cli" else found.log_level, process)
     parts = Parts(found, process, Path(tempfile.gettempdir()) / f"twokeys-{process}-{os.getpid()}")
     click.get_current_context().call_on_close(parts.close)
-    parts.database.self_test()
+    if tested:
+        parts.database.self_test()
     return parts
 
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
 
 from governance.cli import frame
+
+if TYPE_CHECKING:
+    from governance.wiring import Parts
 
 
 @click.command("demo")
@@ -69,10 +76,47 @@ def worker() -> None:
         signal.signal(number, stop)
     frame.say("working; TERM or Ctrl-C finishes the intent in hand and stops")
     try:
-        parts.run_worker()
+        with _counters(parts):
+            parts.run_worker()
     finally:
         shutil.rmtree(parts.state, ignore_errors=True)
     frame.say("stopped")
+
+
+@contextmanager
+def _counters(parts: Parts) -> Iterator[None]:
+    """What a worker counts, at TWOKEYS_METRICS_HOST:TWOKEYS_METRICS_PORT; nowhere unless a port is set."""
+    import uvicorn
+
+    from engine.errors import OperatorError
+    from governance.web.scrape import alone
+
+    settings = parts.settings
+    if not settings.metrics_port:
+        yield
+        return
+    try:
+        door = socket.create_server((settings.metrics_host, settings.metrics_port))
+    except OSError as error:
+        raise OperatorError(
+            f"cannot be listened on: {error.strerror}", code="bad_setting", field="TWOKEYS_METRICS_PORT",
+            next_step="choose another port for each worker of this machine, or 0 for none",
+        ) from None  # fmt: skip
+    loopback = settings.metrics_host in ("127.0.0.1", "::1", "localhost")
+    config = uvicorn.Config(
+        alone(parts.scrape(open_=loopback)), log_config=None, access_log=False, server_header=False, date_header=False,
+        timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([door],), name="metrics", daemon=True)
+    thread.start()
+    frame.say(f"counters at http://{settings.metrics_host}:{settings.metrics_port}/metrics")
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(timeout=5)
+        door.close()
 
 
 @click.command("migrate")

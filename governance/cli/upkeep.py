@@ -1,4 +1,4 @@
-"""Orders of whoever runs an installation: hold everything stored against everything else."""
+"""Orders of whoever runs an installation: is it set up right, could it do its duty, and does what it stored agree."""
 
 from __future__ import annotations
 
@@ -36,6 +36,50 @@ def fsck(tenant: str, form: str) -> int:
     return frame.FAILED if found else frame.OK
 
 
+@click.command("doctor")
+@click.option("--tenant", default="", metavar="TENANT", help="Only this tenant; every tenant when not given.")
+@frame.output
+def doctor(tenant: str, form: str) -> int:
+    """Ask every part of this installation whether it could do its duty now; changes nothing, 1 when something fails.
+
+    Database, role and schema, the bucket and its Object Lock, clocks, what waits and for how long, and for each tenant
+    its keys, its policy, its Slack workspace and its connections.
+    """
+    from governance import doctor
+
+    rows, failed = [], 0
+    for one in doctor.examine(frame.open_parts(tested=False), tenant):
+        failed += one.state == doctor.FAIL
+        rows.append({"check": one.check, "state": one.state, "what": one.what, "next": one.next_step})
+    frame.show(form, rows)
+    frame.say(f"{len(rows)} checks, {failed} failed")
+    return frame.FAILED if failed else frame.OK
+
+
+@click.group("config")
+def config() -> None:
+    """The settings of this installation."""
+
+
+@config.command("check")
+@frame.output
+def check(form: str) -> int:
+    """Show every setting with where it comes from, and everything that is wrong with them; touches no service.
+
+    Secrets are shown as their length.
+    """
+    from governance import settings
+
+    rows = [
+        {"setting": one.variable, "value": one.value, "from": one.source or "default", "fault": one.fault}
+        for one in settings.inspected()
+    ]
+    wrong = [row for row in rows if row["fault"]]
+    frame.show(form, rows)
+    frame.say(f"{len(wrong)} of {len(rows)} settings are wrong" if wrong else "the settings are complete")
+    return frame.UNAVAILABLE if wrong else frame.OK
+
+
 @contextmanager
 def _progress(steps: int) -> Iterator[Callable[[], None]]:
     """A bar where somebody looks, nothing elsewhere."""
@@ -50,4 +94,4 @@ def _progress(steps: int) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
-COMMANDS = (fsck,)
+COMMANDS = (fsck, doctor, config)

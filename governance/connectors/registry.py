@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from engine.errors import CallerError
 from engine.gate.action import Action, OperationSpec
@@ -43,6 +43,14 @@ class Connector(Protocol):
 
     def close(self) -> None:
         """Give its connections back."""
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A connector that can say whether its system takes our account, without changing anything there."""
+
+    def answers(self, tenant: str) -> Outcome | None:
+        """None when it does, else what it says instead."""
 
 
 ConnectionOf = Callable[[str, str], Connection]

@@ -84,6 +84,14 @@ class ServiceNow:
             )
         return record
 
+    def answers(self, tenant: str) -> Outcome | None:
+        """Whether one record may be listed with our account."""
+        return (
+            self._exchange(tenant)
+            .call("GET", "/api/now/table/incident", changes=False, params={"sysparm_limit": "1"})
+            .outcome
+        )
+
     def close(self) -> None:
         """Give the connections back."""
         for exchange in self._open.values():

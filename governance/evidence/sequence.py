@@ -8,7 +8,7 @@ from engine.errors import BrokenLedger
 from engine.ledger.notes import Checkpoint, log_origin, sign_note, write_vkey
 from engine.ledger.tree import Frontier
 from engine.ledger.trust import write_trust
-from governance import log
+from governance import clock, log, metrics
 from governance.keys import Signer
 from governance.store import entries, secrets
 from governance.store.dispatch import Dispatch
@@ -31,13 +31,17 @@ class Log:
 
     def step(self) -> int:
         """One round over all tenants; how many entries got their position."""
-        moved = 0
+        moved, behind = 0, False
         for tenant in self._dispatch.tenants():
             try:
-                moved += self._sequencer.step(tenant, batch)
+                placed = self._sequencer.step(tenant, batch)
+                moved, behind = moved + placed, behind or placed == batch
                 self._sign(tenant)
             except Exception as error:  # one tenant's broken log stops that log, and is said, and stops no other
+                behind = True
                 _say.error("log stopped", tenant=tenant, reason=str(error))
+        if not behind:
+            metrics.level("log_caught_up_timestamp_seconds", clock.epoch_seconds())
         return moved
 
     def _sign(self, tenant: str) -> None:

@@ -29,6 +29,7 @@ SCOPES: Mapping[str, str] = {
     "chat.update": "chat:write",
     "chat.postEphemeral": "chat:write",
     "views.open": "",
+    "auth.test": "",
 }
 # Doing these twice does no harm, so an unknown outcome is simply tried again.
 _repeatable = frozenset({"chat.update"})
@@ -117,6 +118,12 @@ def check_base(base_url: str, *, allow_local: bool) -> str:
         field="slack api base",
         next_step=f"use {slack_bases[0]}; another address must be on this machine and is for demo and test only",
     )
+
+
+def answers(base_url: str, token: str, *, allow_local: bool) -> str:
+    """Whether Slack knows this bot token: empty when it does, else its own word for why not."""
+    sent = call(client(check_base(base_url, allow_local=allow_local), token, 5), "auth.test", {})
+    return sent.error
 
 
 def call(caller: WebClient, method: str, arguments: dict[str, Any]) -> Sent:

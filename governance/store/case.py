@@ -144,6 +144,7 @@ class Case:
     feed: Feed | None = None  # of a function: what its host was told
     # what the next commit adds
     built: list[tuple[int, bytes, bytes]] = field(default_factory=list)
+    noted: list[str] = field(default_factory=list)  # the types of these
     new_payloads: dict[bytes, bytes] = field(default_factory=dict)
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
@@ -163,6 +164,7 @@ class Case:
         fact = Fact(kind, dict(actor or SYSTEM), dict(body), tuple(commit))
         data, leaf = build(fact, self.origin.tenant, self.origin.run, self.chain_seq, self.chain_head, self.now)
         self.built.append((self.chain_seq, data, leaf))
+        self.noted.append(kind)
         self.chain_seq, self.chain_head = self.chain_seq + 1, leaf
 
     def keep(self, digest: bytes, body: bytes) -> None:
@@ -298,7 +300,7 @@ class Case:
         self.stored += self.history.pending()
         self.history.saved()
         self.base_events, self.base_chain = self.history.version, self.chain_seq
-        self.built, self.new_payloads, self.rows, self.changed = [], {}, {}, set()
+        self.built, self.noted, self.new_payloads, self.rows, self.changed = [], [], {}, {}, set()
         self.work_done, self.posts, self.approval_status, self.intent_seen = [], [], {}, None
         self.births, self.wakes_parent, self.releases_children = [], False, False
 

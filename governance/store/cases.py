@@ -239,6 +239,7 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
     _tell_family(unit, case)
     if unit.check_commit is not None:
         unit.check_commit(unit, case)
+    unit.noted += case.noted
     return kept
 
 

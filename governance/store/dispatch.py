@@ -49,6 +49,24 @@ update work w set lease_until = clock_timestamp() + make_interval(secs => :ttl)
 """)
 
 
+_levels = sa.text("""
+select count(*) filter (where ready) as work_ready,
+       coalesce(extract(epoch from clock_timestamp() - min(eligible_at) filter (where ready)), 0)::float8 as work_ready_seconds,
+       count(*) filter (where state = 'ready' and not ready) as work_later,
+       count(*) filter (where state = 'leased' and not expired) as work_leased,
+       count(*) filter (where state = 'leased' and expired) as work_expired,
+       count(*) filter (where state = 'parked') as work_parked,
+       count(*) filter (where stage = 'seal' and faults > 0) as seal_failing,
+       (select coalesce(extract(epoch from clock_timestamp() - min(at) filter (where at < clock_timestamp())), 0)::float8 from due)
+         as due_overdue_seconds,
+       (select count(*) from outbox_due where eligible_at <= clock_timestamp()) as outbox_ready,
+       (select coalesce(extract(epoch from clock_timestamp() - min(eligible_at) filter (where eligible_at < clock_timestamp())), 0)::float8
+          from outbox_due) as outbox_ready_seconds
+  from (select state, stage, faults, eligible_at, state = 'ready' and eligible_at <= clock_timestamp() as ready,
+               coalesce(lease_until < clock_timestamp(), false) as expired from work) w
+""")
+
+
 class Dispatch:
     """The cross-tenant side of the store, always under the role tk_dispatch."""
 
@@ -73,14 +91,10 @@ class Dispatch:
         with self._database.across("tk_dispatch") as connection:
             return connection.execute(_extend, {**columns, "owner": owner, "ttl": lease_seconds}).rowcount
 
-    def waiting(self) -> int:
-        """How many items could be claimed now."""
+    def levels(self) -> dict[str, float]:
+        """How much waits and for how long, over all tenants together: the names of governance.metrics."""
         with self._database.across("tk_dispatch") as connection:
-            return int(
-                connection.execute(
-                    sa.text("select count(*) from work where state = 'ready' and eligible_at <= clock_timestamp()")
-                ).scalar_one()
-            )
+            return {name: float(value) for name, value in connection.execute(_levels).one()._mapping.items()}
 
     def route(self, kind: str, ref: str) -> str | None:
         """The tenant an outside identity leads to."""

@@ -55,6 +55,7 @@ def note(unit: Unit, chain: str, fact: Fact) -> None:
     )
     assert row is not None
     body, leaf = build(fact, unit.tenant, chain, row[0], bytes(row[1]), row[2])
+    unit.noted.append(fact.type)
     put_built(unit, chain, [(row[0], body, leaf)])
     unit.run(
         "update chain set seq = seq + 1, head = :head where tenant = :tenant and chain = :chain", chain=chain, head=leaf
@@ -76,6 +77,7 @@ def note_run(unit: Unit, run: str, facts: Sequence[Fact]) -> None:
         built.append((seq, body, leaf))
         seq, head = seq + 1, leaf
     put_built(unit, run, built)
+    unit.noted += [fact.type for fact in facts]
     unit.run(
         "update run set chain_seq = :seq, chain_head = :head where tenant = :tenant and run = :run",
         run=run,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from engine.errors import CallerError, Conflict, OperatorError
-from governance import clock
+from governance import clock, metrics
 from governance.store.case import FenceLost
 from governance.store.migrate import driver_url, head
 
@@ -48,6 +49,7 @@ class Unit:
     def __init__(self, connection: sa.Connection, tenant: str, check_commit: CommitCheck | None = None) -> None:
         self.tenant = tenant
         self.check_commit = check_commit
+        self.noted: list[str] = []  # the types of the entries it adds, to be counted once they are committed
         self._connection = connection
 
     def run(self, sql: str, **values: Any) -> sa.CursorResult[Any]:
@@ -118,7 +120,9 @@ class Database:
                     "statement": f"{int(statement_seconds * 1000)}ms",
                 },
             )
-            yield Unit(connection, tenant, self._check_commit)
+            unit = Unit(connection, tenant, self._check_commit)
+            yield unit
+        metrics.recorded(Counter(unit.noted))
         if write:
             with self._count:
                 self.commits += 1
@@ -196,6 +200,14 @@ class Database:
         """Seconds between the database clock and 1970, proving that it answers."""
         with self._translated(), self._engine.begin() as connection:
             return float(connection.execute(sa.text("select extract(epoch from clock_timestamp())")).scalar_one())
+
+    def told(self, settings: Sequence[str]) -> dict[str, str]:
+        """What the server says of these settings of its own."""
+        with self._translated(), self._engine.begin() as connection:
+            return {
+                name: str(connection.execute(_statement("select current_setting(:name)"), {"name": name}).scalar_one())
+                for name in settings
+            }
 
     def close(self) -> None:
         """Give the connections back."""

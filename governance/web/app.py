@@ -45,7 +45,7 @@ def application(seams: Seams) -> Application:
         Route("/verify.py", pages.verifier, methods=["GET"]),
         Route("/healthz", _health, methods=["GET"]),
         Route("/readyz", _ready(seams), methods=["GET"]),
-        Route("/metrics", _metrics, methods=["GET"]),
+        Route("/metrics", seams.scrape.answer, methods=["GET"]),
     ]
     made = Starlette(
         routes=routes,
@@ -87,10 +87,6 @@ def _ready(seams: Seams) -> Receiver:
         return JSONResponse({"ready": True})
 
     return ready
-
-
-async def _metrics(_: Request) -> Response:
-    return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

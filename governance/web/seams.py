@@ -14,6 +14,7 @@ from governance.commands.publish import Publish
 from governance.commands.resolve import Resolve
 from governance.commands.start import Start
 from governance.store.unit import Database
+from governance.web.scrape import Scrape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class Seams:
     fetch: Callable[[str, str], bytes]  # object key, version id -> the stored bundle
     trust: Callable[[str], str]  # the trust policy of a tenant, as an auditor pins it
     slack: Sequence[BaseRoute]
+    scrape: Scrape
     session_key: bytes
     public_url: str
     deployment: str

@@ -584,8 +584,13 @@ def test_serve_and_worker_start_from_the_environment_and_stop_gracefully(
 ) -> None:
     """The shape of production: two commands, the same settings, TERM ends both with 0."""
     world = sealing_world
-    port = children.free_port()
-    env = {**operator(world), "TWOKEYS_WEB_PORT": str(port), "PATH": os.environ["PATH"]}
+    port, counters = children.free_port(), children.free_port()
+    env = {
+        **operator(world),
+        "TWOKEYS_WEB_PORT": str(port),
+        "TWOKEYS_METRICS_PORT": str(counters),
+        "PATH": os.environ["PATH"],
+    }
     for command in ("serve", "worker"):
         argv = [sys.executable, "-c", "from governance.cli import main; main()", command]
         processes.append(subprocess.Popen(argv, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True))
@@ -593,6 +598,18 @@ def test_serve_and_worker_start_from_the_environment_and_stop_gracefully(
     until(lambda: children.answers(port, "/readyz") or web.poll() is not None, 60)
     run = world.start()
     until(lambda: world.case(run).state == "waiting_approval" or worker.poll() is not None, 60)
+    assert children.answers(counters, "/metrics")
+    third = subprocess.run(
+        [sys.executable, "-c", "from governance.cli import main; main()", "worker"],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert third.returncode == frame.UNAVAILABLE
+    assert "TWOKEYS_METRICS_PORT: cannot be listened on" in third.stderr
     for one in processes:
         one.send_signal(signal.SIGTERM)
     for one in processes:

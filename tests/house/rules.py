@@ -41,6 +41,8 @@ RANKS = (
     ("governance.drive",),
     ("governance.worker",),
     ("governance.wiring",),
+    # It asks parts that only wiring brings together.
+    ("governance.doctor",),
     ("governance.cli",),
 )
 # Generated files that are checked where their sources are.
