@@ -20,6 +20,7 @@ from governance.commands.answer import Answers
 from governance.commands.cancel import Cancel
 from governance.commands.decide import Decide
 from governance.commands.migrate import Migrate
+from governance.commands.propose import Propose
 from governance.commands.publish import Publish
 from governance.commands.resolve import Resolve
 from governance.commands.retry import Retry
@@ -241,6 +242,10 @@ class Parts:
         return Start(self.database, self.hash_key, clock.random_bytes)
 
     @cached_property
+    def propose(self) -> Propose:
+        return Propose(self.database, lambda: self.registry.catalog, self.start, self.hash_key)
+
+    @cached_property
     def decide(self) -> Decide:
         return Decide(self.database, clock.now_utc)
 
@@ -352,8 +357,9 @@ class Parts:
         signing = [secret for secret in (s.slack_signing_secret, s.slack_signing_secret_old) if secret]
         return application(
             WebSeams(
-                database=self.database, route=self.dispatch.route, start=self.start, decide=self.decide, answers=self.answers,
-                cancel=self.cancel, resolve=self.resolve, publish=self.publish, unseal=self.secrets.unseal, verify=self.secrets.verify,
+                database=self.database, route=self.dispatch.route, start=self.start, propose=self.propose, decide=self.decide,
+                answers=self.answers, cancel=self.cancel, resolve=self.resolve, publish=self.publish,
+                unseal=self.secrets.unseal, verify=self.secrets.verify,
                 fetch=lambda key, version: self.vault.get(key, version),
                 trust=lambda tenant: trust_text(self.database, s.deployment, tenant),
                 slack=slack_routes(Clicks(self._click_seams()), signing, clock.epoch_seconds, metrics.count), scrape=self.scrape(),

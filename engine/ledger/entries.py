@@ -72,6 +72,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "template.archived": _words("name version definition_sha256"),
     "person.added": _words("person level kind"),
     "person.linked": _words("person identity_kind identity_sha256"),
+    "person.owned": _words("person owner"),
     "person.deactivated": _words("person"),
     "group.changed": _words("group person change"),
     "tenant.created": _words("tenant"),

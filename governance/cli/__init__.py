@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from governance.cli import frame, journal, people, processes, proofs, runs, tasks, tenants, upkeep, workflows
+from governance.cli import actions, frame, journal, people, processes, proofs, runs, tasks, tenants, upkeep, workflows
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -25,6 +25,7 @@ for _command in (
     workflows.group,
     runs.runs,
     runs.approvals,
+    actions.group,
     tasks.group,
     journal.group,
     proofs.group,

@@ -35,6 +35,19 @@ def add(name: str, tenant: str, token: str, level: int, service: bool, read_only
     frame.show_one(form, {"person": made, "name": name, "level": level, "kind": kind})
 
 
+@people.command("own")
+@click.argument("service")
+@frame.asking
+@click.option(
+    "--by", "owner", required=True, metavar="PERSON", help="Who answers for it, and holds no key for what it starts."
+)
+def own(service: str, tenant: str, token: str, owner: str) -> None:
+    """Name who answers for a service principal (ids or exact names); without that it starts nothing."""
+    seat = frame.seat(tenant, token, person=False)
+    seat.parts.admit.own(seat.tenant, seat.actor, service, owner)
+    frame.say(f"{owner} answers for {service}")
+
+
 @people.command("link")
 @click.argument("person")
 @frame.asking

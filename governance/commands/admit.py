@@ -12,7 +12,7 @@ from engine.ledger.entries import Fact
 from governance.commands.authority import Actor, allowed, token_ref
 from governance.keys import PURPOSES, hashed
 from governance.store import entries, people, secrets, templates
-from governance.store.case import CHILD, MANUAL
+from governance.store.case import ACTION, CHILD, MANUAL
 from governance.store.unit import Database, Unit
 
 OPERATOR = {"type": "system", "id": "operator"}
@@ -88,6 +88,21 @@ class Admit:
                 unit, f"person/{person}", Fact("person.added", who, {"person": person, "level": level, "kind": kind})
             )
         return person
+
+    def own(self, tenant: str, actor: Actor | None, service: str, owner: str) -> None:
+        """Somebody answers for a service principal: what it starts waits for keys of others."""
+        with self._database.unit(tenant) as unit:
+            who = self._by(unit, actor)
+            found, answers = people.find(unit, service), people.find(unit, owner)
+            if found.kind != "service":
+                raise CallerError(
+                    f"{found.name} is a person and answers for themselves", code="not_service", field="service"
+                )
+            if answers.kind != "human" or not answers.active:
+                raise CallerError(f"{answers.name} is no active person", code="not_human", field="owner")
+            people.own(unit, found.person, answers.person)
+            body = {"person": found.person, "owner": answers.person}
+            entries.note(unit, f"person/{found.person}", Fact("person.owned", who, body))
 
     def link_slack(self, tenant: str, actor: Actor | None, person: str, team: str, user: str) -> None:
         """A Slack identity of this person."""
@@ -182,7 +197,7 @@ class Admit:
     ) -> None:
         """A webhook source: who it acts as, who answers for it, and the secret it signs with."""
         check_name(source, "source")
-        if source in (MANUAL, CHILD):
+        if source in (MANUAL, CHILD, ACTION):
             raise CallerError(f"{source} is a reserved name", field="source", next_step="call the source otherwise")
         if len(secret) < 16:
             raise CallerError("a signing secret has at least 16 characters", field="secret")

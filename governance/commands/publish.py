@@ -12,6 +12,7 @@ from engine.errors import CallerError
 from engine.ledger.entries import Fact
 from engine.program.function_code import Component
 from engine.program.normalize import Catalog, normalize
+from engine.program.one_step import NAME
 from engine.program.programs import Function, Program, function_of
 from governance.commands.authority import Actor, allowed
 from governance.store import entries, templates
@@ -62,6 +63,13 @@ class Publish:
     ) -> Published:
         """Store and activate in one transaction; the version that was active is archived. The same file again changes nothing."""
         definition = self.check(text, filename, modules)
+        if definition.name == NAME:
+            raise CallerError(
+                f"{NAME!r} is the product's own",
+                code="name_taken",
+                field="name",
+                next_step="give the workflow another name",
+            )
         if isinstance(definition, Function):
             # Loading runs the author's module: nobody makes us do that who may not publish.
             with self._database.unit(tenant, write=False) as unit:

@@ -14,7 +14,8 @@ from engine.program.programs import Program
 from governance.commands.authority import Actor, allowed
 from governance.keys import hashed
 from governance.store import cases, people, templates
-from governance.store.case import MANUAL, Origin
+from governance.store.case import ACTION, MANUAL, Origin
+from governance.store.people import Profile
 from governance.store.unit import Database, Unit
 
 
@@ -43,7 +44,7 @@ class Start:
         with self._database.unit(tenant) as unit:
             person = allowed(unit, actor, "start")
             definition = _startable(unit, workflow)
-            return self._begin(
+            return self.begin(
                 unit,
                 hash_key,
                 definition,
@@ -52,7 +53,7 @@ class Start:
                 ref or self._random_bytes(8).hex(),
                 value,
                 person.person,
-                person.person,
+                owner_of(person),
             )
 
     def by_event(self, tenant: str, source: str, ref: str, value: dict[str, Any]) -> Begun:
@@ -68,14 +69,15 @@ class Start:
             definition = _startable(unit, found.workflow)
             if not any(each.source == source for each in definition.subscriptions):
                 raise Refused(f"{found.workflow} does not subscribe to {source}", code="not_subscribed")
-            return self._begin(
+            return self.begin(
                 unit, hash_key, definition, found.workspace, source, ref, value, found.person, found.owner
             )
 
-    def _begin(
+    def begin(
         self, unit: Unit, hash_key: bytes, definition: Program, workspace: str, kind: str, ref: str, value: dict[str, Any],
-        person: str, owner: str,
+        person: str, owner: str, *, on_behalf_of: str = "",
     ) -> Begun:  # fmt: skip
+        """The run of this trigger, begun now unless it was before; whoever calls has found that it may be."""
         known = cases.started_by(unit, definition.name, kind, ref)
         if known:
             return Begun(known, new=False)
@@ -94,15 +96,29 @@ class Start:
         now = unit.now()
         origin = Origin(
             tenant=unit.tenant, run=run, workspace=workspace, workflow=definition.name, version=definition.version,
-            definition=definition.digest, trigger_type=kind, trigger_ref=ref, started_by=person, on_behalf_of="", owner=owner,
+            definition=definition.digest, trigger_type=kind, trigger_ref=ref, started_by=person, on_behalf_of=on_behalf_of, owner=owner,
             salt_key=salt_key, execution_key=key, input=kept.commit, created_at=now, root=run,
         )  # fmt: skip
         # Twenty posts of one trigger race here: the first row wins, the others wait for it and find it. A version that
         # was published meanwhile gives the run another id, so the one that won is looked up.
-        queued = cases.queued(origin, "person" if kind == MANUAL else "service", hashed(hash_key, "trigger", ref))
+        queued = cases.queued(
+            origin, "person" if kind in (MANUAL, ACTION) else "service", hashed(hash_key, "trigger", ref)
+        )
         if not cases.begin(unit, origin, kept, [queued]):
             return Begun(cases.started_by(unit, definition.name, kind, ref), new=False)
         return Begun(run, new=True)
+
+
+def owner_of(starter: Profile) -> str:
+    """Who answers for what this person starts, and so never holds a key for it: themselves, or the owner of a service."""
+    if starter.kind != "service":
+        return starter.person
+    if not starter.owner:
+        raise Refused(
+            f"nobody answers for the service {starter.name}, so it starts nothing", code="no_owner",
+            next_step="an owner of the tenant names somebody: `twokeys person own`",
+        )  # fmt: skip
+    return starter.owner
 
 
 def _startable(unit: Unit, workflow: str) -> Program:

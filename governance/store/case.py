@@ -23,7 +23,7 @@ from engine.program.snapshot import Frame
 
 SYSTEM = {"type": "system", "id": "twokeys"}
 # The triggers that are ours: no source may be called so, because a trigger's name is part of what a start is about.
-MANUAL, CHILD = "manual", "child"
+MANUAL, CHILD, ACTION = "manual", "child", "action"
 _epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _micro = datetime.timedelta(microseconds=1)
 # Of a run that goes on, by what its operations are doing: the first of these that any of them is.

@@ -21,6 +21,7 @@ class Profile:
     active: bool
     read_only: bool
     groups: tuple[str, ...]
+    owner: str = ""  # of a service: who answers for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,13 @@ def route(unit: Unit, kind: str, ref: str) -> None:
         raise CallerError(f"this {kind} leads to another tenant already", code="taken", field=kind)
 
 
+def own(unit: Unit, service: str, owner: str) -> None:
+    """From now on this person answers for what the service starts."""
+    unit.run(
+        "update person set owner = :owner where tenant = :tenant and person = :service", service=service, owner=owner
+    )
+
+
 def deactivate(unit: Unit, person: str) -> bool:
     """Nobody's keys count any more and no identity opens a door; False when there is no such active person."""
     return (
@@ -115,7 +123,8 @@ def leave(unit: Unit, group: str, person: str) -> bool:
 
 _profile = """
 select p.person, p.name, p.level, p.kind, p.active, p.read_only,
-       coalesce((select array_agg(m.grp order by m.grp) from membership m where m.tenant = p.tenant and m.person = p.person), '{}')
+       coalesce((select array_agg(m.grp order by m.grp) from membership m where m.tenant = p.tenant and m.person = p.person), '{}'),
+       coalesce(p.owner, '')
   from person p where p.tenant = :tenant
 """
 
@@ -148,8 +157,8 @@ def by_identity(unit: Unit, kind: str, ref: str) -> Profile | None:
 
 
 def _profile_from(row: Row) -> Profile:
-    person, name, level, kind, active, read_only, groups = row
-    return Profile(person, name, level, kind, active, read_only, tuple(groups))
+    person, name, level, kind, active, read_only, groups, owner = row
+    return Profile(person, name, level, kind, active, read_only, tuple(groups), owner)
 
 
 def as_person(profile: Profile) -> Person:

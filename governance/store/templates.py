@@ -66,6 +66,18 @@ def put(unit: Unit, program: Program, authored: str, created_by: str) -> None:
     )  # fmt: skip
 
 
+def keep(unit: Unit, program: Program, created_by: str) -> bool:
+    """A definition that the product made and nobody starts by its name, so it is never active; False when it is there already."""
+    return (
+        unit.run(
+            "insert into template (tenant, name, version, kind, digest, body, authored, state, created_by) "
+            "values (:tenant, :name, :version, :kind, :digest, :body, '', 'archived', :by) on conflict do nothing",
+            name=program.name, version=program.version, kind=kind_of(program), digest=program.digest, body=program.body, by=created_by,
+        ).rowcount
+        == 1
+    )  # fmt: skip
+
+
 def state_of(unit: Unit, name: str, version: str) -> tuple[str, bytes] | None:
     """(state, digest) of one version, locked."""
     row = unit.one(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import re
@@ -20,7 +21,7 @@ from starlette.routing import Route
 from engine.errors import CallerError, Refused
 from engine.journal.events import decode_row, to_value
 from engine.limits import json_bytes_max, yaml_bytes_max
-from governance import log
+from governance import clock, log
 from governance.commands.answer import Filled
 from governance.commands.authority import allowed
 from governance.commands.decide import Press
@@ -29,8 +30,8 @@ from governance.store import tasks as store
 from governance.store.people import Profile
 from governance.store.unit import Unit
 from governance.store.views import Page, RunView
+from governance.web import actions, openapi, questions, story, tasks
 from governance.web import models as shape
-from governance.web import openapi, questions, story, tasks
 from governance.web.auth import Caller, bearer, check_reader, dedupe_key, reader
 from governance.web.console import read_page, write_page
 from governance.web.evidence import Shown, download, receipts
@@ -41,6 +42,7 @@ from governance.web.seams import Seams
 
 page_rows = 100
 queue_rows = 50
+look_again_seconds = 0.25  # while a request waits for the end of an action
 
 _ref = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
 
@@ -78,9 +80,22 @@ class Api:
             request.state.tenant = caller.tenant
             with log.about(tenant=caller.tenant, run=call.path.get("run", "")):
                 found = await run_in_threadpool(one.work, self, call)
+                if one.again is not None and one.waits is not None:
+                    found = await self._wait(one, call, found)
             return found if isinstance(found, Response) else _json(found, one.status)
 
         return endpoint
+
+    async def _wait(self, one: Operation, call: Call, found: Any) -> Any:
+        """Ask again until it has ended or the request may wait no longer; no thread is held meanwhile."""
+        assert one.again is not None
+        assert one.waits is not None
+        late = clock.monotonic() + one.waits(call)
+        while not found.ended and (left := late - clock.monotonic()) > 0:
+            await asyncio.sleep(min(look_again_seconds, left))
+            call.path["action"] = found.action
+            found = await run_in_threadpool(one.again, self, call)
+        return found
 
     def _admit(self, header: str) -> Caller:
         """Before a byte of the body is read: the token is linked and its person active."""
@@ -169,6 +184,16 @@ class Api:
                 for first, body, head in rows
             ],
         )
+
+    # --- actions ------------------------------------------------------------------------------------------------------
+
+    def propose_action(self, call: Call) -> shape.ActionOut:
+        """POST /v1/actions."""
+        return actions.propose(self._seams, call)
+
+    def show_action(self, call: Call) -> shape.ActionOut:
+        """GET /v1/actions/{action}."""
+        return actions.show(self._seams, call)
 
     # --- approvals ----------------------------------------------------------------------------------------------------
 
@@ -350,6 +375,11 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("POST", "/v1/runs/{run}/resolve", "resolveRun", "Say what happened to an unknown outcome", Api.resolve_run,
               body=shape.ResolveRun, out=shape.ResolvedOut),
     Operation("GET", "/v1/runs/{run}/bundle", "runBundle", "The sealed evidence bundle", Api.run_bundle, gives="application/zip"),
+    Operation("POST", "/v1/actions", "proposeAction", "Propose one action: judged, perhaps asked, done once, receipted",
+              Api.propose_action, body=shape.ProposeAction, query=shape.WaitAction, out=shape.ActionOut, status=202, idempotency_key=True,
+              again=Api.show_action, waits=actions.seconds),
+    Operation("GET", "/v1/actions/{action}", "showAction", "What became of a proposed action", Api.show_action, query=shape.WaitAction,
+              out=shape.ActionOut, again=Api.show_action, waits=actions.seconds),
     Operation("GET", "/v1/journal/{run}", "runJournal", "The journal of a run", Api.run_journal, out=shape.JournalOut),
     Operation("GET", "/v1/approvals", "listApprovals", "What waits for people", Api.list_approvals, query=shape.ListApprovals,
               out=shape.ApprovalsOut),

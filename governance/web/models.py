@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from engine.limits import reason_chars_max
+from engine.limits import approval_seconds_max, attempts_max, int_max, reason_chars_max
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 Ref = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/@-]{1,128}$")]
@@ -30,6 +30,28 @@ class StartRun(_Shape):
     workflow: Name
     input: dict[str, Any]
     ref: Ref | None = None
+
+
+class ProposeAction(_Shape):
+    """Propose one action; `operation` is connector.operation, `on_behalf_of` whoever you act for, who then holds no key."""
+
+    operation: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*\.[a-z][a-z0-9_]*$", max_length=128)]
+    target: Ref
+    fields: dict[
+        Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")], Annotated[str, Field(pattern=r"^[^\x00]*$")]
+    ] = Field(default_factory=dict, max_length=100)
+    risk: Literal["", "low", "med", "high"] = ""
+    amount_minor: Annotated[int, Field(ge=0, le=int_max)] | None = None
+    currency: Annotated[str, Field(pattern=r"^([A-Z]{3})?$")] = ""
+    deadline_s: Annotated[int, Field(ge=1, le=approval_seconds_max)] | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=attempts_max)] | None = None
+    on_behalf_of: Annotated[str, Field(max_length=100, pattern=r"^[^\x00]*$")] = ""
+
+
+class WaitAction(_Shape):
+    """How many seconds the request may stay open for an end, 0 to 60; without it the answer comes at once."""
+
+    wait_s: Annotated[str, Field(pattern=r"^([0-9]|[1-5][0-9]|60)?$")] = ""
 
 
 class CancelRun(_Shape):
@@ -89,6 +111,32 @@ class BegunOut(_Shape):
 
     run: str
     new: bool
+
+
+class ActionOut(_Shape):
+    """A proposed action now: what policy said, whose keys it waits for, and what came of it; `action` is the id of its run."""
+
+    action: str
+    operation: str
+    state: str
+    ended: bool
+    effect: str
+    reasons: list[tuple[str, str]]
+    policy_revision: str
+    action_sha256: str
+    approval: str
+    approval_url: str
+    keys_needed: int
+    keys_given: int
+    expires_at: datetime.datetime | None
+    attempt: int
+    next_eligible_at: datetime.datetime | None
+    error_class: str
+    message: str
+    result: dict[str, str]
+    receipt_status: str
+    receipt_sha256: Sha256
+    evidence_sha256: Sha256
 
 
 class RunOut(_Shape):

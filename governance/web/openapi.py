@@ -45,6 +45,8 @@ class Operation:
     idempotency_key: bool = False
     open: bool = False  # needs no token
     raw: bool = False  # the body is handed over as bytes
+    again: Callable[..., Any] | None = None  # asked until what it gives has ended, as long as the request may wait
+    waits: Callable[..., float] | None = None  # for how many seconds that is
 
     @property
     def has_body(self) -> bool:

@@ -38,6 +38,8 @@ _by_code = {
     "invalid_input": 422,
     "invalid_body": 422,
     "invalid_answer": 422,
+    "invalid_proposal": 422,
+    "missing_key": 422,
     "reason_required": 422,
     "unknown_kind": 422,
     "not_signed_in": 401,

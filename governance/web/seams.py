@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute
 from governance.commands.answer import Answers
 from governance.commands.cancel import Cancel
 from governance.commands.decide import Decide
+from governance.commands.propose import Propose
 from governance.commands.publish import Publish
 from governance.commands.resolve import Resolve
 from governance.commands.start import Start
@@ -24,6 +25,7 @@ class Seams:
     database: Database
     route: Callable[[str, str], str | None]  # kind, ref of an outside identity -> its tenant
     start: Start
+    propose: Propose
     decide: Decide
     answers: Answers
     cancel: Cancel

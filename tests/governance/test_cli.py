@@ -302,6 +302,47 @@ def test_a_run_is_moved_to_other_code_from_the_shell(cli: Cli, world: World, tmp
     assert (nothing.code, "nothing of this run is parked" in nothing.err) == (frame.FAILED, True)
 
 
+# --- actions ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_action_is_proposed_and_followed_at_the_shell(world: World, cli: Cli, tmp_path: Path) -> None:
+    text = tmp_path / "note.txt"
+    text.write_text("from a file")
+    words = ("action", "propose", "servicenow.update", "--target", INPUT["sys_id"], "--key", "shell-1", "-o", "json")
+    done = cli(*words, "--field", f"work_notes=@{text}", **shell(world, "olga"))
+    assert (done.code, done.data["state"]) == (frame.OK, "queued"), done.err
+    world.drain()
+    shown = cli("action", "show", done.data["action"], "--wait", "5", "-o", "json", **shell(world, "aud"))
+    assert (shown.code, shown.data["state"], shown.data["result"]["number"]) == (frame.OK, "done", "INC0010001")
+    assert world.writes("work_notes") == ["from a file"]
+    again = cli(*words, "--field", "work_notes=else", **shell(world, "olga"))
+    assert (again.code, "another action was proposed under this key" in again.err) == (frame.FAILED, True)
+    for wrong in (
+        ("--field", "work_notes"),
+        ("--field", "nope=x"),
+        ("--risk", "none"),
+        ("--field", f"work_notes=@{tmp_path}/no"),
+    ):
+        assert cli(*words[:-4], "--key", "shell-2", *wrong, **shell(world, "olga")).code in (
+            frame.USAGE,
+            frame.UNAVAILABLE,
+        ), wrong
+    with world.parts.database.unit(world.tenant) as unit:
+        unit.run("update tenant set kill_switch = true where tenant = :tenant")
+    denied = cli(*words[:-3], "shell-3", "-o", "json", "--field", "work_notes=x", **shell(world, "olga"))
+    world.drain()
+    denied = cli("action", "show", denied.data["action"], "-o", "json", **shell(world, "olga"))
+    assert (denied.code, denied.data["state"]) == (frame.FAILED, "denied")
+
+
+def test_an_owner_says_who_answers_for_a_service(world: World, cli: Cli) -> None:
+    robot, bo = world.who["robot"], world.who["bo"]
+    assert cli("person", "own", robot, "--by", bo, **shell(world, "ana")).code == frame.FAILED
+    assert cli("person", "own", robot, "--by", bo, **shell(world, "rita")).code == frame.OK
+    words = ("action", "propose", "servicenow.lookup", "--target", INPUT["sys_id"], "--key", "robot-1")
+    assert cli(*words, **shell(world, "robot")).code == frame.OK
+
+
 # --- tasks ------------------------------------------------------------------------------------------------------------
 
 

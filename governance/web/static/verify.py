@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 72a8b11471b125ad71cc79edf197c5ab6635ec31454a94959fee8e55599127cf
+Digest of the parts: d60a286dfe32965c2834d868f5393e4b7b355412d9f25661035165d186c2cbc8
 """
 
 from __future__ import annotations
@@ -1278,6 +1278,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "template.archived": _words("name version definition_sha256"),
     "person.added": _words("person level kind"),
     "person.linked": _words("person identity_kind identity_sha256"),
+    "person.owned": _words("person owner"),
     "person.deactivated": _words("person"),
     "group.changed": _words("group person change"),
     "tenant.created": _words("tenant"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jsonschema_rs
@@ -14,6 +15,7 @@ from engine.limits import json_bytes_max
 from governance.web.api import OPERATIONS
 from tests.governance.web.kit import Api
 from tests.governance.web.test_console import VALUE, high, unknown, waiting
+from tests.kit.wait import until
 from tests.kit.world import SAMPLE, World
 
 Speak = Callable[[str], Api]
@@ -296,6 +298,82 @@ def test_a_workflow_is_published_and_a_wrong_one_says_where(world: World, api: S
     big = b"# " + b"x" * 300_000
     assert api("rita").post("/v1/workflows", big, **{"Content-Type": "application/yaml"}).status_code == 413
     assert api("rita").post("/v1/workflows", text, **{"Content-Type": "text/plain"}).status_code == 415
+
+
+# --- actions ----------------------------------------------------------------------------------------------------------
+
+
+def note(world: World, **changes: Any) -> dict[str, Any]:
+    return {
+        "operation": "servicenow.update",
+        "target": VALUE["sys_id"],
+        "fields": {"work_notes": f"by {world.tenant}"},
+        **changes,
+    }
+
+
+def test_an_agent_proposes_polls_and_reads_what_became_of_it(
+    world: World, api: Speak, document: dict[str, Any]
+) -> None:
+    agent = api("olga")
+    answer = agent.post("/v1/actions", note(world), **{"Idempotency-Key": "note/1"})
+    conforms(document, "proposeAction", answer)
+    assert (answer.status_code, answer.json()["state"], answer.json()["ended"]) == (202, "queued", False)
+    action = answer.json()["action"]
+    world.until(action, "succeeded")
+    answer = agent.get(f"/v1/actions/{action}?wait_s=60")
+    conforms(document, "showAction", answer)
+    found = answer.json()
+    assert (found["state"], found["effect"], found["receipt_status"]) == ("done", "allow", "ok")
+    assert found["result"]["number"] == "INC0010001"
+    again = agent.post("/v1/actions", note(world), **{"Idempotency-Key": "note/1"})
+    assert (again.status_code, again.json()) == (202, found)
+    other = agent.post("/v1/actions", note(world, fields={"work_notes": "else"}), **{"Idempotency-Key": "note/1"})
+    conforms(document, "proposeAction", other)
+    assert (other.status_code, other.json()["code"]) == (409, "key_used")
+
+
+def test_a_request_may_wait_for_the_end_and_comes_back_when_it_is_there(world: World, api: Speak) -> None:
+    agent = api("olga")
+    with ThreadPoolExecutor(1) as pool:
+        waiting_for = pool.submit(agent.post, "/v1/actions?wait_s=60", note(world), **{"Idempotency-Key": "note/2"})
+        until(lambda: bool(world.rows("select 1 from run where tenant = :tenant")), 20)
+        world.drain()
+        assert waiting_for.result(30).json()["state"] == "done"
+
+
+def test_an_action_that_waits_for_keys_names_the_page_where_they_are_given(world: World, api: Speak) -> None:
+    answer = api("olga").post("/v1/actions", note(world, risk="med"), **{"Idempotency-Key": "note/3"})
+    world.until(answer.json()["action"], "waiting_approval")
+    found = api("olga").get(f"/v1/actions/{answer.json()['action']}?wait_s=1").json()
+    assert (found["state"], found["keys_needed"], found["keys_given"]) == ("waiting_approval", 1, 0)
+    assert found["approval_url"].endswith(f"/approvals/{found['approval']}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "field"),
+    [
+        ({"operation": "servicenow"}, 422, "operation"), ({"operation": "servicenow.updat"}, 422, "operation"),
+        ({"fields": {"nope": "x"}}, 422, "fields.nope"), ({"fields": {"work_notes": 5}}, 422, "fields.work_notes"),
+        ({"target": "a b"}, 422, "target"), ({"risk": "none"}, 422, "risk"), ({"amount_minor": -1}, 422, "amount_minor"),
+        ({"deadline_s": 0}, 422, "deadline_s"), ({"max_attempts": 5}, 422, "max_attempts"), ({"surprise": 1}, 422, "surprise"),
+        ({"on_behalf_of": "nobody at all"}, 400, "person"),
+    ],
+)  # fmt: skip
+def test_an_action_that_does_not_fit_is_refused_by_field(
+    world: World, api: Speak, document: dict[str, Any], changes: dict[str, Any], status: int, field: str
+) -> None:
+    answer = api("olga").post("/v1/actions", note(world, **changes), **{"Idempotency-Key": "note/4"})
+    conforms(document, "proposeAction", answer)
+    assert answer.status_code == status
+    assert field in answer.text
+    assert world.rows("select 1 from run where tenant = :tenant") == []
+
+
+def test_an_action_needs_a_key_and_a_workflows_run_is_none(world: World, api: Speak) -> None:
+    answer = api("olga").post("/v1/actions", note(world))
+    assert (answer.status_code, answer.json()["code"]) == (422, "missing_key")
+    assert api("olga").get(f"/v1/actions/{world.start()}").json()["code"] == "unknown_action"
 
 
 # --- what no database could hold ----------------------------------------------------------------------------------------
