@@ -94,6 +94,15 @@ class Keyring:
         return unseal(self._sealing, key.sealed, key.tenant, key.purpose)
 
 
+def signer_of(seed: bytes) -> Signer:
+    """The key of an Ed25519 seed that is kept elsewhere than in our database."""
+    if len(seed) != _secret_bytes:
+        raise ValueError("an Ed25519 seed has 32 bytes")
+    private = Ed25519PrivateKey.from_private_bytes(seed)
+    public = private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return Signer(key_id(public), public, private.sign)
+
+
 def seal(key: bytes, plain: bytes, tenant: str, purpose: str) -> bytes:
     """AES-256-GCM: version, nonce, ciphertext; tenant and purpose are authenticated, so nothing opens elsewhere."""
     nonce = random_bytes(_nonce_bytes)

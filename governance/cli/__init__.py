@@ -6,7 +6,20 @@ import sys
 
 import click
 
-from governance.cli import actions, frame, journal, people, processes, proofs, runs, tasks, tenants, upkeep, workflows
+from governance.cli import (
+    actions,
+    frame,
+    journal,
+    people,
+    processes,
+    proofs,
+    runs,
+    tasks,
+    tenants,
+    upkeep,
+    witness,
+    workflows,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -31,7 +44,7 @@ for _command in (
     proofs.group,
 ):
     twokeys.add_command(_command)
-for _command in (tenants.group, people.people, people.groups, *upkeep.COMMANDS):
+for _command in (tenants.group, people.people, people.groups, *upkeep.COMMANDS, witness.run):
     twokeys.add_command(_command)
 
 

@@ -36,6 +36,8 @@ RANKS = (
         "governance.queue",
         "governance.stages",
         "governance.commands",
+        # It has a store of its own and trusts nothing of ours but the engine's rules.
+        "governance.witness",
     ),
     ("governance.slack", "governance.web", "governance.mcp", "governance.local"),
     ("governance.drive",),
