@@ -151,7 +151,7 @@ def _build(found: dict[str, Any], source: dict[str, str], unread: list[Fault]) -
     if len(faults) == 1:
         raise OperatorError(faults[0].reason, code="bad_setting", field=faults[0].field, next_step=faults[0].next_step)
     raise OperatorError(
-        "; ".join(f"{fault.field}: {fault.reason}" for fault in faults),
+        "; ".join(f"{one.field}: {one.reason}{', ' + one.next_step if '?' in one.next_step else ''}" for one in faults),
         code="bad_setting",
         next_step="`twokeys config check` shows each of them and what to do",
     )

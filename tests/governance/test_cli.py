@@ -715,4 +715,4 @@ def test_the_readme_names_every_command_there_is() -> None:
 def test_the_entry_point_is_this_command() -> None:
     """`make setup` creates .venv/bin/twokeys from this line."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["scripts"] == {"twokeys": "governance.cli:main"}
+    assert project["scripts"] == {"twokeys": "governance.cli:main", "twokeys-witness": "governance.cli.witness:main"}
