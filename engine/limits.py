@@ -31,6 +31,7 @@ fault_delay_max_seconds = 60
 lease_seconds = 30
 heartbeat_seconds = 10
 claim_batch = 16
+runs_per_commit_max = 16  # of one tenant, written by one call
 faults_max = 9  # an item that came back this often is parked and shown
 hold_receipt_seconds_max = 0.05  # a receipt waits this long for the next verdict, never longer
 

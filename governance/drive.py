@@ -27,16 +27,17 @@ from governance.stages.execute import Execute, effect_seconds_max
 from governance.stages.judge import Ask, Go, Judge, Opinion, Reuse
 from governance.stages.seal import Seal
 from governance.stages.turn import Asking, Turns
-from governance.store import approvals, around, cases, tasks
-from governance.store.around import Around
+from governance.store import approvals, cases, tasks
+from governance.store.around import Around, Remembered
 from governance.store.case import Case, FenceLost, Seen
 from governance.store.dispatch import Dispatch, Lease
+from governance.store.orders import Order
+from governance.store.together import Together
 from governance.store.unit import Database
 
 _say = log.get("worker")
 # What somebody else's commit may have changed under a decision: load again and decide again.
 _moved = ("version", "busy", "approval_open", "intent_pkey", "receipt_success", "receipt_pkey")
-around_seconds_max = 1.0  # switches, people and policy older than this are read again before a verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class Tools:
 
     database: Database
     dispatch: Dispatch
+    remembered: Remembered
+    together: Together
     hands: Hands
     name: str  # of the worker, which owns the leases
     ttl: float  # seconds of a lease
@@ -70,7 +73,6 @@ class Drive:
 
     case: Case
     around: Around
-    read_at: float
 
     def __init__(self, tools: Tools, lease: Lease, hold: Callable[[Lease], None]) -> None:
         """`hold` is told the lease after each commit: only what is held is extended."""
@@ -94,9 +96,8 @@ class Drive:
             self.done = (granted, self._tools.hands.execute.perform(granted))
 
     def _load(self) -> None:
-        with self._tools.database.unit(self.lease.tenant, write=False) as unit:
-            self.case = cases.load(unit, self.lease.run)
-            self.around, self.read_at = around.load(unit, self.case), clock.monotonic()
+        self.case = cases.load_alone(self._tools.database, self.lease.tenant, self.lease.run)
+        self.around = self._tools.remembered.of(self.case)
 
     def decide_and_commit(self) -> Permit | None:
         """Decide as far as possible without touching the outside, commit once; decide again when the run moved meanwhile."""
@@ -150,8 +151,8 @@ class Drive:
         """Everything that was decided, and the fence of what this worker goes on with."""
         kept = [row for row in self.case.rows.get("work", ()) if row["state"] == "leased"]
         begun = clock.boottime()
-        with self._tools.database.unit(self.lease.tenant) as unit:
-            epoch = cases.commit(unit, self.case, (self.lease,), keeper=(self._tools.name, self._tools.ttl))
+        order = Order(self.case, (self.lease,), keeper=(self._tools.name, self._tools.ttl))
+        epoch = self._tools.together.commit(order)
         held = self.lease
         if kept:
             item, stage = kept[-1]["item"], kept[-1]["stage"]
@@ -294,6 +295,7 @@ class Drive:
         case.now = max(case.now, self._db_now())
         with self._tools.database.unit(self.lease.tenant, write=False) as unit:
             found = tasks.of_promise(unit, self.lease.run, promise)
+        self.around = self._tools.remembered.of(case, fresh=True)
         if found is None:
             tasking.ask(case, self.around, promise)
             return self._go_on()
@@ -326,10 +328,7 @@ class Drive:
 
     def _opinion(self, promise: str, found: approvals.Recorded | None) -> Opinion:
         """A receipt that is not yet stored waits for this verdict 50 ms at most; then it is committed alone."""
-        if clock.monotonic() - self.read_at > around_seconds_max:
-            with self._tools.database.unit(self.lease.tenant, write=False) as unit:
-                self.around, self.read_at = around.load(unit, self.case), clock.monotonic()
-        ask = partial(self._tools.hands.judge.opinion, self.case, self.around, promise, found, contested=self.contested)
+        ask = partial(self._judged, promise, found)
         if self.done is None:
             return ask()
         future: Future[Opinion] = self._tools.side.submit(ask)
@@ -340,6 +339,16 @@ class Drive:
             self.commit()
             self.case.work_done.append((promise, "judge"))
             return future.result()
+
+    def _judged(self, promise: str, found: approvals.Recorded | None) -> Opinion:
+        """On what is remembered a verdict may be yes, because the intent's commit looks again; anything else is judged on a fresh read."""
+        fresh = found is not None or self.contested
+        while True:
+            self.around = self._tools.remembered.of(self.case, fresh=fresh)
+            opinion = self._tools.hands.judge.opinion(self.case, self.around, promise, found, contested=self.contested)
+            if fresh or opinion.judged is None or opinion.judged.verdict.effect == "allow":
+                return opinion
+            fresh = True
 
     def outlive(self) -> None:
         """The lease must outlive the call: extend exactly this one if it would not, and leave the call undone if it is lost."""
@@ -352,4 +361,4 @@ class Drive:
 
     def _db_now(self) -> datetime.datetime:
         """The database's clock as of the last read, moved on by our own monotonic seconds."""
-        return self.around.now + datetime.timedelta(seconds=clock.monotonic() - self.read_at)
+        return self.around.now + datetime.timedelta(seconds=clock.monotonic() - self.around.read_at)

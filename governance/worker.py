@@ -8,14 +8,16 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from engine.errors import BrokenJournal, OperatorError, TwokeysError
-from engine.limits import claim_batch, faults_max, heartbeat_seconds
+from engine.limits import claim_batch, faults_max, heartbeat_seconds, runs_per_commit_max
 from engine.program.function_code import CodeChanged
 from governance import clock, log, metrics
 from governance.drive import Drive, Hands, Tools
 from governance.stages.hosts import CodeRefused, HostFault
 from governance.store import cases
+from governance.store.around import Remembered
 from governance.store.case import FenceLost
 from governance.store.dispatch import Dispatch, Lease
+from governance.store.together import Together
 from governance.store.unit import Database
 
 _say = log.get("worker")
@@ -28,7 +30,9 @@ _never = 2**31 - 1
 class Worker:
     """One process of stages. Everything correct rests on the database; this only keeps things moving."""
 
-    def __init__(self, database: Database, hands: Hands, *, name: str, lease_seconds: float, threads: int = 2) -> None:
+    def __init__(
+        self, database: Database, hands: Hands, *, name: str, lease_seconds: float, threads: int = runs_per_commit_max
+    ) -> None:
         self._database = database
         self._dispatch = Dispatch(database)
         self._name = name
@@ -38,7 +42,17 @@ class Worker:
         self._wake = threading.Event()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="drive")
         self._side = ThreadPoolExecutor(threads, thread_name_prefix="judge")
-        self._tools = Tools(database, self._dispatch, hands, name, lease_seconds, self._side, self._stop)
+        self._tools = Tools(
+            database,
+            self._dispatch,
+            Remembered(database),
+            Together(database),
+            hands,
+            name,
+            lease_seconds,
+            self._side,
+            self._stop,
+        )
         self._free = threading.Semaphore(threads)
         # The lease each thread holds at this moment: only these are extended, so what a drive has lost sight of runs out.
         self._held: dict[int, Lease] = {}

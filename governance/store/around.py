@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 import datetime
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.gate.action import Action, action_from
 from engine.gate.question import Facts, Freeze, Usage
 from engine.program.programs import Program
+from governance import clock
 from governance.store import cases, people, templates
 from governance.store.case import Case, Promise
 from governance.store.people import Profile, Tenant
-from governance.store.unit import Unit
+from governance.store.unit import Database, Unit
+
+around_seconds_max = 1.0  # switches, people and policy older than this are read again before a verdict
+_programs_max = 256
+# A receipt is stored within the bounds of a statement, and well before this it counts for ever.
+_settled_seconds, _bucket_seconds, _hour = 30, 10, 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the runs of a tenant have in common: its switches, its people, the policy in force, and what was used already."""
+
+    tenant: Tenant
+    groups: Mapping[str, frozenset[str]]
+    profiles: Mapping[str, Profile]
+    revision: str
+    writes_last_hour: int
+    runs_last_minute: int
+    open_runs: int
+    now: datetime.datetime
+    read_at: float  # on our own monotonic clock
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Read in the same transaction as the run; a decision older than a second reads it again."""
+    """What a verdict about one run needs beside the run."""
 
     tenant: Tenant
     groups: Mapping[str, frozenset[str]]
@@ -26,6 +48,7 @@ class Around:
     revision: str
     usage: Usage
     now: datetime.datetime
+    read_at: float
     writes_of_others: int = 0  # of its family
 
     def facts(self, case: Case, promise: Promise) -> Facts:
@@ -45,21 +68,87 @@ class Around:
         return Freeze(bool(self.tenant.freeze), self.tenant.freeze)
 
 
-def load(unit: Unit, case: Case) -> Around:
-    """Everything a verdict about this run needs."""
+class Remembered:
+    """What surrounds the runs of each tenant, read once for all drives of a worker and at most a second old.
+
+    An intent's commit looks again at everything that could forbid it, so what is remembered can make a drive decide twice
+    and never do what is no longer allowed. Whatever is not a plain yes is judged on a fresh read.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._tenants: dict[str, _Tenant] = {}
+
+    def of(self, case: Case, *, fresh: bool = False) -> Around:
+        """What a verdict about this run needs; `fresh` reads it now."""
+        name = case.origin.tenant
+        with self._lock:
+            known = self._tenants.setdefault(name, _Tenant())
+        with known.lock:
+            s = known.surroundings
+            program, others = known.programs.get(case.code), 0
+            if s is not None and (fresh or clock.monotonic() - s.read_at > around_seconds_max):
+                s = None
+            if s is None or program is None or case.has_family:
+                with self._database.unit(name, write=False) as unit:
+                    if s is None:
+                        s = known.surroundings = _read(unit, known.writes)
+                    if program is None:
+                        program = templates.by_digest(unit, case.code)
+                    others = cases.writes_of_others(unit, case)
+                known.keep(case.code, program)
+        return Around(
+            s.tenant, s.groups, s.profiles, program, s.revision,
+            Usage(case.writes + others, s.writes_last_hour, s.runs_last_minute, s.open_runs, 0), s.now, s.read_at, others,
+        )  # fmt: skip
+
+
+class _Tenant:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.surroundings: Surroundings | None = None
+        self.writes: dict[int, int] = {}  # by ten seconds
+        self.programs: dict[bytes, Program] = {}  # by digest, so what is remembered is for ever right
+
+    def keep(self, digest: bytes, program: Program) -> None:
+        if digest not in self.programs:
+            while len(self.programs) >= _programs_max:
+                del self.programs[next(iter(self.programs))]
+            self.programs[digest] = program
+
+
+def _read(unit: Unit, writes: dict[int, int]) -> Surroundings:
     row = unit.one(
-        "select (select count(*) from receipt r join promise p on p.tenant = r.tenant and p.run = r.run and p.promise = r.promise "
-        "where r.tenant = :tenant and r.status = 'ok' and r.at > clock_timestamp() - interval '1 hour' and p.kind <> 'read'), "
-        "(select count(*) from run where tenant = :tenant and created_at > clock_timestamp() - interval '1 minute'), "
+        "select (select count(*) from run where tenant = :tenant and created_at > clock_timestamp() - interval '1 minute'), "
         "(select count(*) from run where tenant = :tenant and ended_at is null), clock_timestamp()"
     )
     assert row is not None
-    others = cases.writes_of_others(unit, case)
-    return Around(
+    read_at = clock.monotonic()
+    return Surroundings(
         tenant=people.tenant(unit), groups=people.group_members(unit), profiles=people.profiles(unit),
-        program=templates.by_digest(unit, case.code), revision=templates.active_revision(unit),
-        usage=Usage(case.writes + others, int(row[0]), int(row[1]), int(row[2]), 0), now=row[3], writes_of_others=others,
+        revision=templates.active_revision(unit), writes_last_hour=_writes(unit, writes, row[2]), runs_last_minute=int(row[0]),
+        open_runs=int(row[1]), now=row[2], read_at=read_at,
     )  # fmt: skip
+
+
+def _writes(unit: Unit, known: dict[int, int], now: datetime.datetime) -> int:
+    """Writes of the last hour, counted by ten seconds: what is past and settled is not counted again, however much it was."""
+    newest = int(now.timestamp()) // _bucket_seconds
+    oldest, settled = newest - _hour // _bucket_seconds, newest - _settled_seconds // _bucket_seconds
+    first = max(oldest, min(max(known, default=0) + 1, settled)) if known else oldest
+    rows = unit.all(
+        "select floor(extract(epoch from r.at) / :bucket)::bigint, count(*) from receipt r "
+        "join promise p on p.tenant = r.tenant and p.run = r.run and p.promise = r.promise "
+        "where r.tenant = :tenant and r.status = 'ok' and r.at >= to_timestamp(:since) and p.kind <> 'read' group by 1",
+        bucket=_bucket_seconds, since=first * _bucket_seconds,
+    )  # fmt: skip
+    counted = {int(bucket): int(n) for bucket, n in rows}
+    total = sum(n for bucket, n in known.items() if oldest <= bucket < first) + sum(counted.values())
+    for bucket in [one for one in known if one < oldest]:
+        del known[bucket]
+    known.update({bucket: counted.get(bucket, 0) for bucket in range(first, settled)})
+    return total
 
 
 @dataclass(frozen=True, slots=True)

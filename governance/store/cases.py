@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import datetime
-import json
-from collections.abc import Iterable
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any
 
-from engine.canonical import decode, encode, jcs, read_json, sha256
+from engine.canonical import decode, read_json, sha256
 from engine.errors import BrokenJournal, CallerError, Conflict
 from engine.gate.action import Action, action_from
 from engine.ids import PromiseId
 from engine.journal.history import History
-from engine.journal.status import name as status_name
 from engine.kernel import Payload, opened
 from engine.ledger.entries import Fact
 from engine.limits import family_runs_max
@@ -21,9 +19,12 @@ from engine.program.snapshot import Frame, frame_from
 from governance.store import entries, journals
 from governance.store.case import Case, Origin, Promise
 from governance.store.dispatch import Lease
-from governance.store.unit import Unit
+from governance.store.orders import Order, answered, write
+from governance.store.unit import Database, Row, Unit
 
 _promise_columns = tuple(f.name for f in fields(Promise))
+_origin_columns = tuple(f.name for f in fields(Origin))
+_load = "select what, columns, x, y from load_run(%s, %s)"
 
 
 def insert(unit: Unit, origin: Origin, state: str) -> bool:
@@ -106,81 +107,69 @@ def queue_first(unit: Unit, origin: Origin) -> None:
 
 def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
     """The run as it is; `lock` holds its row until the unit ends (people's commands; stages check the version at commit)."""
-    names = [f.name for f in fields(Origin)]
-    row = unit.one(
-        f"select {', '.join(names)}, chain_seq, chain_head, writes, cancel_requested, ended_at is not null, state, events, "
-        "clock_timestamp(), head, code, code_version, editors from run where tenant = :tenant and run = :run"
-        + (" for update" if lock else ""),
-        run=run,
-    )
-    if row is None:
+    if lock:
+        unit.run("select 1 from run where tenant = :tenant and run = :run for update", run=run)
+    return _case(run, unit.driver(_load, (unit.tenant, run)))
+
+
+def load_alone(database: Database, tenant: str, run: str) -> Case:
+    """The same as one statement that is a transaction by itself."""
+    return _case(run, database.call(_load, (tenant, run), write=False))
+
+
+def _case(run: str, rows: Sequence[Row]) -> Case:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row[0], []).append(row)
+    if "run" not in found:
         raise CallerError(
             f"run {run} is unknown here", code="unknown_run", field="run", next_step="`twokeys run list` shows the runs"
         )
-    values = dict(zip(names, row, strict=False))
+    own = found["run"][0][1]
+    values = {name: own[name] for name in _origin_columns}
     for name in ("definition", "salt_key", "input"):
-        values[name] = bytes(values[name])
-    rest = row[len(names) :]
-    stored = journals.read(unit, run)
-    journals.check_end(stored, int(rest[6]), bytes(rest[8]))
+        values[name] = _bytes(values[name])
+    values["created_at"] = _time(values["created_at"])
+    journal = [(int(row[1]["first_seq"]), bytes(row[2]), bytes(row[3])) for row in found.get("journal", ())]
+    stored = journals.chained(sorted(journal))
+    journals.check_end(stored, own["events"], _bytes(own["head"]))
     history = History.load(PromiseId(run), stored.entries, head=stored.head)
-    case = Case(
-        origin=Origin(**values), history=history, frame=None, promises={}, payloads=_payloads(unit, run), chain_seq=rest[0],
-        chain_head=bytes(rest[1]), writes=rest[2], cancel_requested=rest[3], ended=rest[4], state=rest[5],
-        now=rest[7].astimezone(datetime.UTC), base_events=history.version, base_chain=rest[0], stored=list(stored.entries),
-        code=bytes(rest[9]), code_version=rest[10], editors=tuple(rest[11]), verdicts_n={}, action_digests={}, receipts_n={},
+    promises = [_promise(row[1], row[2]) for row in found.get("promise", ())]
+    return Case(
+        origin=Origin(**values), history=history, frame=_frame(found.get("snapshot", ()), history.version),
+        promises={promise.promise: promise for promise in promises},
+        payloads={bytes(row[2]): bytes(row[3]) for row in found.get("payload", ())},
+        chain_seq=own["chain_seq"], chain_head=_bytes(own["chain_head"]), writes=own["writes"],
+        cancel_requested=own["cancel_requested"], ended=own["ended_at"] is not None, state=own["state"], now=_time(own["at"]),
+        base_events=history.version, base_chain=own["chain_seq"], stored=list(stored.entries), code=_bytes(own["code"]),
+        code_version=own["code_version"], editors=tuple(own["editors"]),
+        verdicts_n={row[1]["promise"]: row[1]["n"] for row in found.get("verdict", ())},
+        action_digests={row[1]["promise"]: bytes(row[2]) for row in found.get("action", ())},
+        receipts_n={(row[1]["key"], row[1]["attempt"]): row[1]["n"] for row in found.get("receipt", ())},
     )  # fmt: skip
-    if history.version:  # before its first event a run has nothing but what it was started with
-        _fill(unit, case)
-    return case
 
 
-def _fill(unit: Unit, case: Case) -> None:
-    run = case.origin.run
-    case.frame, case.promises = _frame(unit, run, case.base_events), _promises(unit, run)
-    case.verdicts_n = {
-        row[0]: row[1]
-        for row in unit.all(
-            "select promise, max(n) from verdict where tenant = :tenant and run = :run group by promise", run=run
-        )
-    }
-    case.action_digests = {
-        row[0]: bytes(row[1])
-        for row in unit.all(
-            "select distinct on (promise) promise, digest from action where tenant = :tenant and run = :run order by promise, rev desc",
-            run=run,
-        )
-    }
-    case.receipts_n = {
-        (row[0], row[1]): row[2]
-        for row in unit.all(
-            "select key, attempt, max(n) from receipt where tenant = :tenant and key in (select key from promise "
-            "where tenant = :tenant and run = :run and key <> '') group by key, attempt",
-            run=run,
-        )
-    }  # fmt: skip
+def _bytes(text: str) -> bytes:
+    return bytes.fromhex(text[2:])
 
 
-def _payloads(unit: Unit, run: str) -> dict[bytes, bytes]:
-    rows = unit.all("select digest, body from payload where tenant = :tenant and run = :run", run=run)
-    return {bytes(row[0]): bytes(row[1]) for row in rows}
+def _time(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text).astimezone(datetime.UTC)
 
 
-def _frame(unit: Unit, run: str, version: int) -> Frame | None:
-    row = unit.one("select events, body, sha256 from snapshot where tenant = :tenant and run = :run", run=run)
+def _frame(rows: Sequence[Row], version: int) -> Frame | None:
     # A snapshot is a cache: one of another version, or of other bytes, is dropped and rebuilt from the journal.
-    if row is None or row[0] != version or sha256(bytes(row[1])) != bytes(row[2]):
-        return None
-    return frame_from(decode(bytes(row[1])))
+    for _, columns, body, digest in rows:
+        if columns["events"] == version and sha256(bytes(body)) == bytes(digest):
+            return frame_from(decode(bytes(body)))
+    return None
 
 
-def _promises(unit: Unit, run: str) -> dict[str, Promise]:
-    columns = ", ".join(_promise_columns)
-    rows = unit.all(f"select {columns} from promise where tenant = :tenant and run = :run", run=run)
-    found = {row[0]: Promise(*row) for row in rows}
-    for promise in found.values():
-        promise.result = bytes(promise.result) if promise.result is not None else None
-    return found
+def _promise(columns: dict[str, Any], result: bytes | None) -> Promise:
+    values: dict[str, Any] = {name: columns.get(name) for name in _promise_columns}
+    for name in ("started_at", "next_eligible_at", "deadline_at"):
+        values[name] = _time(values[name]) if values[name] else None
+    return Promise(**{**values, "result": None if result is None else bytes(result)})
 
 
 def action(unit: Unit, run: str, promise: str, rev: int) -> Action:
@@ -240,8 +229,8 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
     `keeper` is the worker and its lease time for the work item that this decision goes on with itself; the fence of that
     item, or 0.
     """
-    facts = json.dumps(_facts(case, list(leases), keeper), default=_text, separators=(",", ":"))
-    kept = int(unit.run("select commit_facts(:facts)", facts=facts).scalar_one())
+    order = Order(case, tuple(leases), keeper)
+    kept = answered(order, write(unit, [order]))
     seen = case.intent_seen
     if seen is not None and writes_of_others(unit, case, lock=True) != seen.writes_of_others:
         raise Conflict("what the permit rests on has changed", code="version")
@@ -308,67 +297,3 @@ def _tell_family(unit: Unit, case: Case) -> None:
             f"'ready', {rank}) on conflict do nothing",
             parent=case.origin.parent, item=case.origin.parent_promise, workspace=case.origin.workspace,
         )  # fmt: skip
-
-
-def _text(value: object) -> str:
-    """What JSON has no word for, as PostgreSQL reads it."""
-    if isinstance(value, bytes):
-        return "\\x" + value.hex()
-    if isinstance(value, datetime.datetime):
-        return value.isoformat()
-    raise TypeError(f"{type(value).__name__} is in no table")
-
-
-def _row(run: str, promise: Promise) -> dict[str, Any]:
-    return {"run": run, **{name: getattr(promise, name) for name in _promise_columns}}
-
-
-def _facts(case: Case, leases: list[Lease], keeper: tuple[str, float]) -> dict[str, list[dict[str, Any]]]:
-    """Rows by table, as the function `commit_facts` takes them."""
-    run, pending, done = case.origin.run, case.history.pending(), set(case.work_done)
-    waits_for, waits_until = case.waits
-    facts: dict[str, list[dict[str, Any]]] = {
-        "runs": [{
-            "run": run, "base_events": case.base_events, "base_chain": case.base_chain, "events": case.history.version,
-            "head": case.history.head, "status": status_name(case.history.status) if case.history.version else "",
-            "state": case.shown, "chain_seq": case.chain_seq, "chain_head": case.chain_head, "writes": case.writes,
-            "cancel_requested": case.cancel_requested, "now": case.now, "ended": case.ended, "advanced": ("", "advance") in done,
-            "waits_for": waits_for, "waits_until": waits_until, "code": case.code, "code_version": case.code_version,
-            "editors": case.editors,
-        }],
-        # A receipt may come late; an intent may not: after a suspend its verdict is as old as the lease.
-        "leases": [{
-            "run": lease.run, "item": lease.item, "stage": lease.stage, "owner": lease.owner, "epoch": lease.epoch,
-            "done": (lease.item, lease.stage) in done, "live": case.intent_seen is not None,
-        } for lease in leases],
-        "seen": [asdict(case.intent_seen)] if case.intent_seen else [],
-        "work_done": [
-            {"run": run, "item": item, "stage": stage}
-            for item, stage in sorted(done.difference((lease.item, lease.stage) for lease in leases))
-        ],
-        "entries": [{"chain": run, "chain_seq": seq, "body": body, "leaf": leaf} for seq, body, leaf in case.built],
-        "payload": [{"run": run, "digest": digest, "body": body} for digest, body in case.new_payloads.items()],
-        "promise": [_row(run, case.promises[promise]) for promise in sorted(case.changed)],
-        "outbox": [{"kind": kind, "ref": ref, "body": jcs(body)} for kind, ref, body in case.posts],
-    }  # fmt: skip
-    if pending:
-        row = {
-            "first_seq": pending[0].sequence,
-            "events": len(pending),
-            "body": case.history.row(),
-            "head": case.history.head,
-        }
-        facts["journal"] = [{"run": run, **row}]
-    if case.frame is not None:
-        body = encode(case.frame.to_value())
-        facts["snapshot"] = [{"run": run, "events": case.history.version, "body": body, "sha256": sha256(body)}]
-    if case.approval_status:
-        facts["approval_status"] = [
-            {"approval": name, "status": status} for name, status in case.approval_status.items()
-        ]
-    for table, rows in case.rows.items():
-        facts[table] = [{"run": run, **row} for row in rows]
-    owner, ttl = keeper
-    for row in facts.get("work", ()):
-        row["owner"], row["ttl"] = (owner, ttl) if row["state"] == "leased" else ("", 0)
-    return facts

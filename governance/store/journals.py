@@ -28,8 +28,13 @@ def rows(unit: Unit, run: str) -> list[tuple[int, bytes, bytes]]:
 
 def read(unit: Unit, run: str) -> Stored:
     """The stored journal of a run; a row that is not what was written is named by its first sequence."""
+    return chained(rows(unit, run))
+
+
+def chained(found: list[tuple[int, bytes, bytes]]) -> Stored:
+    """These rows as one journal."""
     entries: list[Entry] = []
-    head, found = FIRST_PREV, rows(unit, run)
+    head = FIRST_PREV
     for first, body, after in found:
         if first != len(entries):
             raise BrokenJournal("S-1", f"the row that follows starts at {first}", sequence=len(entries))

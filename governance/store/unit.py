@@ -15,7 +15,6 @@ from sqlalchemy import event, exc
 
 from engine.errors import CallerError, Conflict, OperatorError
 from governance import clock, metrics
-from governance.store.case import FenceLost
 from governance.store.migrate import driver_url, head
 
 if TYPE_CHECKING:
@@ -61,6 +60,10 @@ class Unit:
         if rows:
             self._connection.execute(_statement(sql), [{"tenant": self.tenant, **row} for row in rows])
 
+    def driver(self, sql: str, values: tuple[Any, ...]) -> Sequence[Row]:
+        """Every row of a statement in the driver's own words: what is called for every step is not parsed again."""
+        return self._connection.exec_driver_sql(sql, values).all()
+
     def one(self, sql: str, **values: Any) -> Row | None:
         """The first row or None."""
         return self.run(sql, **values).first()
@@ -81,7 +84,7 @@ class Database:
 
     def __init__(self, url: str, *, pool: int = 8, check_commit: CommitCheck | None = None) -> None:
         """`check_commit` sees every commit of a run before anybody else does; it is for tests."""
-        self._check_commit = check_commit
+        self.check_commit = check_commit
         self._engine = sa.create_engine(
             driver_url(url),
             pool_size=pool,
@@ -90,8 +93,21 @@ class Database:
             hide_parameters=True,
             connect_args={"connect_timeout": 5},
         )
-        event.listen(self._engine, "checkin", _put_down)
-        event.listen(self._engine, "checkout", self._take_up)
+        # Statements that are a transaction by themselves have connections of their own, which never hold one open.
+        self._single = sa.create_engine(
+            driver_url(url),
+            pool_size=pool // 2,
+            max_overflow=pool // 2,
+            pool_timeout=5,
+            pool_use_lifo=True,
+            hide_parameters=True,
+            isolation_level="AUTOCOMMIT",
+            connect_args={"connect_timeout": 5},
+        )
+        event.listen(self._single, "connect", _bounded)
+        for engine in (self._engine, self._single):
+            event.listen(engine, "checkin", _put_down)
+            event.listen(engine, "checkout", self._take_up)
         self._count = threading.Lock()
         self.commits = 0  # WAL-writing transactions, for the commit budget
 
@@ -120,12 +136,21 @@ class Database:
                     "statement": f"{int(statement_seconds * 1000)}ms",
                 },
             )
-            unit = Unit(connection, tenant, self._check_commit)
+            unit = Unit(connection, tenant, self.check_commit)
             yield unit
         metrics.recorded(Counter(unit.noted))
         if write:
             with self._count:
                 self.commits += 1
+
+    def call(self, sql: str, values: tuple[Any, ...], *, write: bool = True) -> Sequence[Row]:
+        """One call of a function that sets the tenant first: a transaction by itself, in one round trip."""
+        with self._translated(), self._single.connect() as connection:
+            rows = connection.exec_driver_sql(sql, values).all()
+        if write:
+            with self._count:
+                self.commits += 1
+        return rows
 
     @contextmanager
     def across(self, role: str, tenant: str = "") -> Iterator[sa.Connection]:
@@ -151,14 +176,6 @@ class Database:
             raise CallerError("a value cannot be stored: it holds half a character", code="bad_value") from error
         except exc.IntegrityError as error:
             raise Conflict(str(error.orig).splitlines()[0], code=_constraint(error)) from error
-        except exc.DatabaseError as error:
-            # What the function commit_facts refuses by itself.
-            state, reason = getattr(error.orig, "sqlstate", ""), str(error.orig).splitlines()[0]
-            if state == "TK002":
-                raise Conflict(reason, code="version") from error
-            if state == "TK003":
-                raise FenceLost(reason) from error
-            raise
 
     def self_test(self) -> None:
         """Refuse to run with a role that could see another tenant, or on a schema of another release."""
@@ -212,6 +229,13 @@ class Database:
     def close(self) -> None:
         """Give the connections back."""
         self._engine.dispose()
+        self._single.dispose()
+
+
+def _bounded(connection: Any, _: object) -> None:
+    """The bounds that a unit sets for its transaction, for the life of the connection."""
+    with connection.cursor() as cursor:
+        cursor.execute("select set_config('lock_timeout', '4s', false), set_config('statement_timeout', '5s', false)")
 
 
 def _put_down(_: object, record: Any) -> None:
