@@ -2,7 +2,7 @@
 
 A run is five effects that policy allows. Ours has an in-process connector that answers at once, with policy asked of the
 embedded OPA (`opa`) or answered in process (`floor`); DBOS has five steps that return at once. What is measured, and what
-it showed, stands in docs/decisions/0002. Prints one JSON object; `--profile` prints where our time goes instead.
+it showed, stands in docs/decisions. Prints one JSON object; `--profile` prints where our time goes instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 import psycopg
 
-from engine.canonical import jcs, read_json
+from engine.canonical import jcs
 from engine.gate.action import Action, FieldSpec, OperationSpec
 from engine.gate.permit import Permit
 from engine.gate.receipt import Outcome
@@ -47,8 +47,20 @@ TENANT, TOKEN = "bench", "tk_bench"
 EFFECTS = 5
 ROUNDS = 3
 WARM = 10
-RUNS = {1: 60, 8: 160}
-SYSTEMS = ("opa", "floor", "dbos")
+RUNS = {1: 60, 8: 240, 32: 320}
+# (system, at a time, processes, with a flush of 1 ms)
+CELLS = [
+    ("dbos", 1, 1, False), ("dbos", 8, 1, False), ("dbos", 32, 1, False),
+    ("bare", 1, 1, False), ("bare", 8, 1, False),
+    ("floor", 1, 1, False), ("floor", 8, 1, False), ("floor", 8, 2, False), ("floor", 32, 1, False), ("floor", 32, 2, False),
+    ("opa", 1, 1, False), ("opa", 8, 1, False), ("opa", 8, 2, False), ("opa", 32, 2, False),
+    ("dbos", 8, 1, True), ("dbos", 32, 1, True), ("bare", 8, 1, True), ("floor", 8, 1, True), ("floor", 8, 2, True),
+]  # fmt: skip
+# (cell, times the yardstick of the same flush); what issue 4 asks for.
+GATES = {
+    "floor c8": 3.0, "opa c8, 2 processes": 2.0, "floor c32, 2 processes": 4.0, "floor c8, 1 ms": 3.0,
+}  # fmt: skip
+CPU_GATE_MS = 2.0
 STEP = (
     "  - {{id: s{n}, kind: action, connector: instant, operation: touch, target: thing, risk: low, "
     'fields: {{text: "{n} ${{run.id}}"}}}}\n'
@@ -98,19 +110,22 @@ class Allows:
 
     def __init__(self, revision: str) -> None:
         self._revision = revision
-
-    def evaluate(self, input_bytes: bytes) -> Answer:
-        asked = read_json(input_bytes)
         findings = {
             "schema": "twokeys.policy.findings/v1",
-            "echo": {"request_id": asked["request"]["id"], "action_sha256": asked["action"]["sha256"]},
+            "echo": {"request_id": "?", "action_sha256": "?"},
             "policy": {"package": "twokeys.main", "revision": self._revision},
             "denials": [],
             "holds": [],
             "grants": [{"code": "listed_write", "message": "the operation is on the tenant's list"}],
             "obligations": [{"type": "receipt", "level": "full"}],
         }
-        return Answer(jcs(findings), self._revision, "in-process", "1")
+        self._pieces = jcs(findings).split(b"?")
+
+    def evaluate(self, input_bytes: bytes) -> Answer:
+        asked = json.loads(input_bytes)
+        before, between, after = self._pieces
+        names = asked["action"]["sha256"].encode(), asked["request"]["id"].encode()
+        return Answer(b"".join((before, names[0], between, names[1], after)), self._revision, "in-process", "1")
 
 
 class Unsealed:
@@ -181,8 +196,11 @@ def worker_of(parts: Parts, threads: int) -> Watched:
     return Watched(parts.database, hands, name=f"bench-{clock.random_hex(4)}", lease_seconds=3600, threads=threads)
 
 
-def start(parts: Parts) -> None:
+def start(parts: Parts) -> float:
+    """Start one run; the seconds of processor time that it took."""
+    begun = time.thread_time()
     parts.start.by_hand(TENANT, Actor("token", token_ref(TOKEN)), "five", {}, "")
+    return time.thread_time() - begun
 
 
 def drive(parts: Parts, worker: Watched) -> None:
@@ -191,46 +209,61 @@ def drive(parts: Parts, worker: Watched) -> None:
         worker._guarded(lease)
 
 
-def ours_alone(parts: Parts, runs: int, worker: Watched) -> None:
+def ours_alone(parts: Parts, runs: int, worker: Watched) -> float:
+    started = 0.0
     for _ in range(runs):
-        start(parts)
+        started += start(parts)
         drive(parts, worker)
+    return started
 
 
 def ours(url: str, system: str, concurrent: int, runs: int, directory: Path) -> dict[str, float]:
-    """One measurement in this process: start, claim, five effects, end; at 8 with the log's sequencer beside it."""
+    """One process of ours: start its share, claim, five effects, end; where several are in hand, with the log's sequencer beside it."""
     parts = parts_for(url, system, directory)
+    assert_durable(parts)
     worker = worker_of(parts, max(concurrent, 1))
     Watched.wanted = -1
     ours_alone(parts, WARM, worker)
     engine = next(iter(parts.policies._engines.values()))[0].pid if system == "opa" else 0
-    Watched.ended, Watched.wanted, Watched.commits = 0, runs, 0
-    cpu, child, begun = time.process_time(), cpu_of(engine), time.perf_counter()
+    go()
+    Watched.commits, calls = 0, parts.database.commits
+    cpu, child = time.process_time(), cpu_of(engine)
     thread = threading.Thread(target=worker.run, args=((("log", 0.1, parts.log.step),),))
     if concurrent == 1:
-        ours_alone(parts, runs, worker)
+        started = ours_alone(parts, runs, worker)
     else:
-        with ThreadPoolExecutor(concurrent) as pool:
-            list(pool.map(lambda _: start(parts), range(runs)))
         thread.start()
-        assert Watched.done.wait(120), f"{Watched.ended} of {runs} runs ended"
-    took, cpu, child = time.perf_counter() - begun, time.process_time() - cpu, cpu_of(engine) - child
+        with ThreadPoolExecutor(concurrent) as pool:
+            started = sum(pool.map(lambda _: start(parts), range(runs)))
+    stopped()
+    cpu, child, calls = time.process_time() - cpu, cpu_of(engine) - child, parts.database.commits - calls
     if concurrent > 1:
         worker.stop()
         thread.join()
-    states = run_states(parts)
-    assert states == {"succeeded"}, states
     parts.close()
     return {
-        "runs_per_s": runs / took, "client_cpu_ms": 1000 * cpu / runs, "opa_cpu_ms": 1000 * child / runs,
-        "commits_per_run": Watched.commits / runs,
+        "client_cpu_ms": 1000 * (cpu - started) / runs, "start_cpu_ms": 1000 * started / runs, "opa_cpu_ms": 1000 * child / runs,
+        "commits_per_run": Watched.commits / runs, "writing_calls_per_run": (calls - runs) / runs,
     }  # fmt: skip
 
 
-def run_states(parts: Parts) -> set[str]:
-    """How the runs of the tenant stand."""
+def go() -> None:
+    """Ready; begin when everybody else is."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
+def stopped() -> None:
+    """What was to be started is; go on until all runs of the cell have ended."""
+    print("started", flush=True)
+    sys.stdin.readline()
+
+
+def assert_durable(parts: Parts) -> None:
+    """Nothing is bought by a connection that waits for less."""
     with parts.database.unit(TENANT, write=False) as unit:
-        return {row[0] for row in unit.all("select distinct state from run where tenant = :tenant")}
+        assert unit.run("show synchronous_commit").scalar_one() == "on"
+    assert parts.database.call("show synchronous_commit", (), write=False) == [("on",)]
 
 
 # --- DBOS -------------------------------------------------------------------------------------------------------------
@@ -253,15 +286,36 @@ def theirs(url: str, concurrent: int, runs: int) -> dict[str, float]:
     DBOS.launch()
     for _ in range(WARM):
         five()
-    cpu, begun = time.process_time(), time.perf_counter()
-    if concurrent == 1:
-        for _ in range(runs):
-            five()
-    else:
-        with ThreadPoolExecutor(concurrent) as pool:
-            list(pool.map(lambda _: five(), range(runs)))
-    took, cpu = time.perf_counter() - begun, time.process_time() - cpu
+    found = closed_loop(five, concurrent, runs)
     DBOS.destroy()
+    return found
+
+
+def bare(url: str, concurrent: int, runs: int) -> dict[str, float]:
+    """The least that a durable effect costs: two commits of one row each, plain psycopg, nothing else."""
+    mine = threading.local()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "create table if not exists bare (id bigint generated always as identity primary key, what text not null)"
+        )
+
+    def five() -> None:
+        if not hasattr(mine, "connection"):
+            mine.connection = psycopg.connect(url, autocommit=True)
+        for n in range(EFFECTS):
+            mine.connection.execute("insert into bare (what) values (%s)", (f"intent {n}",))
+            mine.connection.execute("insert into bare (what) values (%s)", (f"receipt {n}",))
+
+    return closed_loop(five, concurrent, runs)
+
+
+def closed_loop(call: Callable[[], Any], concurrent: int, runs: int) -> dict[str, float]:
+    go()
+    cpu, begun = time.process_time(), time.perf_counter()
+    with ThreadPoolExecutor(concurrent) as pool:
+        list(pool.map(lambda _: call(), range(runs)))
+    took, cpu = time.perf_counter() - begun, time.process_time() - cpu
+    stopped()
     return {"runs_per_s": runs / took, "client_cpu_ms": 1000 * cpu / runs}
 
 
@@ -290,38 +344,79 @@ def server_counts(url: str, database: str) -> tuple[int, int, int]:
 
 
 def measured(
-    server: postgres.Postgres, database: postgres.Database, system: str, concurrent: int, directory: Path
+    server: postgres.Postgres, database: postgres.Database, cell: tuple[str, int, int, bool], directory: Path
 ) -> dict[str, float]:
-    """One cell of one round in a process of its own, with what the server counted meanwhile."""
-    url = database.owner_url if system == "dbos" else database.app_url
+    """One cell of one round in processes of its own, with what the server counted meanwhile."""
+    system, concurrent, processes, _ = cell
+    url = database.app_url if system in ("floor", "opa") else database.owner_url
+    runs = RUNS[concurrent] // processes
     order = {
         "system": system,
-        "concurrent": concurrent,
-        "runs": RUNS[concurrent],
+        "concurrent": max(1, concurrent // processes),
+        "runs": runs,
         "url": url,
         "directory": str(directory),
     }
-    time.sleep(0.2)
-    before = server_counts(server.superuser_url, database.name)
-    done = subprocess.run(
-        [sys.executable, __file__, "--cell", json.dumps(order)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"{system} at {concurrent} failed:\n{done.stderr[-4000:]}")
+    command = [sys.executable, __file__, "--cell", json.dumps(order)]
+    made = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(processes)
+    ]
+    try:
+        for one in made:
+            hear(one, "ready")
+        before = server_counts(server.superuser_url, database.name)
+        for one in made:
+            tell(one)
+        for one in made:
+            hear(one, "started")
+        rate = ended(server.superuser_url, database.name, runs * processes) if system in ("floor", "opa") else 0.0
+        for one in made:
+            tell(one)
+        found: list[dict[str, float]] = [json.loads(one.communicate(timeout=60)[0].splitlines()[-1]) for one in made]
+    finally:
+        for one in made:
+            if one.poll() is None:
+                one.kill()
+                one.wait()
     time.sleep(0.2)
     after = server_counts(server.superuser_url, database.name)
-    runs = RUNS[concurrent] + WARM
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    total = runs * processes
+    mean = {name: statistics.mean(one[name] for one in found) for name in found[0]}
     return {
-        **found,
-        "server_transactions": (after[0] - before[0]) / runs,
-        "wal_flushes": (after[1] - before[1]) / runs,
-        "wal_kb": (after[2] - before[2]) / runs / 1000,
-    }
+        **mean, "runs_per_s": rate or mean["runs_per_s"], "server_transactions": (after[0] - before[0]) / total,
+        "wal_flushes": (after[1] - before[1]) / total, "wal_kb": (after[2] - before[2]) / total / 1000,
+    }  # fmt: skip
+
+
+def hear(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if line.strip() != word:
+        raise SystemExit(f"a cell said {line!r} instead of {word!r}; what went wrong stands above")
+
+
+def tell(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def ended(superuser_url: str, database: str, wanted: int) -> float:
+    """Wait for the newest runs to end; runs per second by the database's clock, from the first start to the last end."""
+    newest = "(select created_at, ended_at, state from run order by created_at desc limit %s) r"
+    with psycopg.connect(superuser_url, dbname=database, autocommit=True) as connection:
+        for _ in range(6000):
+            row = connection.execute("select count(*) from run where ended_at is null").fetchone()
+            if row == (0,):
+                break
+            time.sleep(0.02)
+        row = connection.execute(
+            f"select extract(epoch from max(ended_at) - min(created_at))::float8, array_agg(distinct state) from {newest}",
+            (wanted,),
+        ).fetchone()
+    assert row is not None
+    assert row[1] == ["succeeded"], row[1]
+    return wanted / float(row[0])
 
 
 def durable(url: str) -> dict[str, str]:
@@ -333,13 +428,30 @@ def durable(url: str) -> dict[str, str]:
     return found
 
 
+def flush_delay(url: str, slow: bool) -> None:
+    """With a flush of 1 ms the server sleeps that long before it: a disk as a cloud has it."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"alter system set commit_delay = {1000 if slow else 0}")
+        connection.execute(f"alter system set commit_siblings = {0 if slow else 5}")
+        connection.execute("select pg_reload_conf()")
+    time.sleep(0.3)
+
+
 def medians(rounds: list[dict[str, float]]) -> dict[str, Any]:
     found: dict[str, Any] = {name: round(statistics.median(one[name] for one in rounds), 2) for name in rounds[0]}
     found["runs_per_s_range"] = [round(f(one["runs_per_s"] for one in rounds), 1) for f in (min, max)]
     return found
 
 
-def bench(directory: Path) -> dict[str, Any]:
+def name_of(cell: tuple[str, int, int, bool]) -> str:
+    system, concurrent, processes, slow = cell
+    return (
+        f"{system} c{concurrent}" + (f", {processes} processes" if processes > 1 else "") + (", 1 ms" if slow else "")
+    )
+
+
+def bench(directory: Path, *, rounds: int, only: tuple[str, ...]) -> dict[str, Any]:
+    cells = [cell for cell in CELLS if not only or name_of(cell) in only]
     with Children(directory / "logs") as children:
         server = postgres.start(children, directory)
         settings = durable(server.superuser_url)
@@ -348,31 +460,44 @@ def bench(directory: Path) -> dict[str, Any]:
         parts = parts_for(application.app_url, "floor", directory)
         set_up(parts)
         parts.close()
-        rounds: dict[str, list[dict[str, float]]] = {}
-        for n in range(ROUNDS):
-            for concurrent in RUNS:
-                for system in SYSTEMS[n % 3 :] + SYSTEMS[: n % 3]:
-                    database = other if system == "dbos" else application
-                    cell = measured(server, database, system, concurrent, directory)
-                    rounds.setdefault(f"{system} c{concurrent}", []).append(cell)
-                    sys.stderr.write(f"round {n + 1} {system} c{concurrent}: {cell['runs_per_s']:.0f} runs/s\n")
-    cells = {name: medians(rounds[name]) for name in sorted(rounds)}
-    ratios = {}
-    for system in ("floor", "opa"):
-        for concurrent in RUNS:
-            pairs = zip(rounds[f"{system} c{concurrent}"], rounds[f"dbos c{concurrent}"], strict=True)
-            per_round = [a["runs_per_s"] / b["runs_per_s"] for a, b in pairs]
-            ratios[f"{system} c{concurrent}"] = {
-                "runs_per_s": round(statistics.median(per_round), 2),
-                "each_round": [round(one, 2) for one in per_round],
-                "client_cpu": round(
-                    cells[f"{system} c{concurrent}"]["client_cpu_ms"] / cells[f"dbos c{concurrent}"]["client_cpu_ms"], 2
-                ),
-            }
+        found: dict[str, list[dict[str, float]]] = {}
+        for n in range(rounds):
+            for slow in (False, True):
+                flush_delay(server.superuser_url, slow)
+                these = [cell for cell in cells if cell[3] == slow]
+                for cell in these[n % 3 :] + these[: n % 3]:
+                    database = application if cell[0] in ("floor", "opa") else other
+                    one = measured(server, database, cell, directory)
+                    found.setdefault(name_of(cell), []).append(one)
+                    sys.stderr.write(f"round {n + 1} {name_of(cell)}: {one['runs_per_s']:.0f} runs/s\n")
+        assert durable(server.superuser_url) == settings
     return {
-        "bench": "commit", "effects_per_run": EFFECTS, "rounds": ROUNDS, "processors": os.cpu_count(), "load_average": os.getloadavg()[0],
-        "postgres": settings, "cells": cells, "ratios_to_dbos": ratios,
+        "bench": "commit", "effects_per_run": EFFECTS, "rounds": rounds, "processors": os.cpu_count(), "load_average": os.getloadavg()[0],
+        "postgres": settings, "cells": {name: medians(found[name]) for name in found}, **held(found),
     }  # fmt: skip
+
+
+def held(found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """Each of our cells as a multiple of the better of DBOS at 8 and at 32 in the same round, and whether the gates hold."""
+    ratios = {}
+    for name, rounds in found.items():
+        slow = ", 1 ms" if name.endswith(", 1 ms") else ""
+        peers = [found[peer] for peer in (f"dbos c8{slow}", f"dbos c32{slow}") if peer in found]
+        if name.startswith("dbos") or not peers:
+            continue
+        yardsticks = [max(peer[n]["runs_per_s"] for peer in peers) for n in range(len(rounds))]
+        each = [one["runs_per_s"] / yardstick for one, yardstick in zip(rounds, yardsticks, strict=True)]
+        ratios[name] = {"times": round(statistics.median(each), 2), "each_round": [round(one, 2) for one in each]}
+    gates = {
+        f"{name} >= {least} x DBOS": "held" if ratios[name]["times"] >= least else f"missed: {ratios[name]['times']}"
+        for name, least in GATES.items()
+        if name in ratios
+    }
+    for name in ("floor c8",):
+        if name in found:
+            cpu = round(statistics.median(one["client_cpu_ms"] for one in found[name]), 2)
+            gates[f"client CPU per run <= {CPU_GATE_MS} ms"] = "held" if cpu <= CPU_GATE_MS else f"missed: {cpu}"
+    return {"times_the_better_of_dbos_c8_and_c32": ratios, "gates": gates}
 
 
 def profile(directory: Path) -> None:
@@ -403,23 +528,29 @@ def profile(directory: Path) -> None:
 def main() -> None:
     options = argparse.ArgumentParser(description="Our result commit beside DBOS, on one durable PostgreSQL.")
     options.add_argument("--cell", default="", help=argparse.SUPPRESS)
+    options.add_argument("--quick", action="store_true", help="one round of the cells at 8")
+    options.add_argument("--only", action="append", default=[], help="one cell by its name, may be repeated")
     options.add_argument("--profile", action="store_true", help="print where our own time goes instead")
     given = options.parse_args()
     if given.cell:
         order = json.loads(given.cell)
         args = (order["concurrent"], order["runs"])
-        if order["system"] == "dbos":
-            found = theirs(order["url"], *args)
-        else:
-            found = ours(order["url"], order["system"], *args, Path(order["directory"]))
+        match order["system"]:
+            case "dbos":
+                found = theirs(order["url"], *args)
+            case "bare":
+                found = bare(order["url"], *args)
+            case system:
+                found = ours(order["url"], system, *args, Path(order["directory"]))
         print(json.dumps(found))
         return
+    only = tuple(given.only) or (("dbos c8", "bare c8", "floor c8", "floor c8, 2 processes") if given.quick else ())
     with tempfile.TemporaryDirectory(prefix="tk-bench-") as place:
         Path(place).chmod(0o711)
         if given.profile:
             profile(Path(place))
         else:
-            print(json.dumps(bench(Path(place)), indent=1))
+            print(json.dumps(bench(Path(place), rounds=1 if given.quick else ROUNDS, only=only), indent=1))
 
 
 if __name__ == "__main__":

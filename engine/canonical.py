@@ -12,6 +12,7 @@ import json
 import math
 import re
 import struct
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import accumulate
 from operator import itemgetter
@@ -261,7 +262,10 @@ def _bad(reason: str) -> NoReturn:
 def jcs(value: Any) -> bytes:
     """RFC 8785 bytes of a value of our profile; a value outside the profile is an error, never a guess."""
     _check_profile(value, 0)
-    return _utf8(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+    return _utf8(_jcs.encode(value))
+
+
+_jcs = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)  # json.dumps would make it each time
 
 
 def _check_profile(value: Any, depth: int) -> None:
@@ -304,13 +308,7 @@ def read_json(
         _refuse_json(f"byte {error.start} is not UTF-8")
     _check_depth(data, depth_max)
     try:
-        value = json.loads(
-            text,
-            object_pairs_hook=_no_duplicates,
-            parse_constant=_no_constant,
-            parse_float=_finite if floats else _no_float,
-            parse_int=_bounded_int,
-        )
+        value = (_with_floats if floats else _without_floats).decode(text)
     except json.JSONDecodeError as error:
         _refuse_json(f"line {error.lineno} column {error.colno}: {error.msg}")
     if b"\\u" in data:  # UTF-8 holds no surrogate, so only an escape can bring one
@@ -375,6 +373,15 @@ def _bounded_int(text: str) -> int:
     if len(text) > 20:
         _refuse_json(f"{text[:40]} is out of range")
     return int(text)
+
+
+def _reader(parse_float: Callable[[str], float]) -> json.JSONDecoder:
+    return json.JSONDecoder(
+        object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=parse_float, parse_int=_bounded_int
+    )
+
+
+_with_floats, _without_floats = _reader(_finite), _reader(_no_float)
 
 
 def _refuse_json(reason: str) -> NoReturn:

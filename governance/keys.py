@@ -6,6 +6,7 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -161,10 +162,13 @@ def public_of(seed: bytes) -> bytes:
 def signed_by(public: bytes, data: bytes, signature: bytes) -> bool:
     """Whether this key signed these bytes."""
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, data)
+        _public(public).verify(signature, data)
     except InvalidSignature:
         return False
     return True
+
+
+_public = lru_cache(maxsize=1024)(Ed25519PublicKey.from_public_bytes)
 
 
 def key_id(public: bytes) -> str:

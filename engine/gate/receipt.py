@@ -157,10 +157,15 @@ def write(
     return Receipt(**values, origin=origin, body=body, signature=sign(signed_bytes(body)), key_id=key_id)
 
 
-def read(body: bytes, signature: bytes, key_id: str, verify: Callable[[str, bytes, bytes], bool]) -> Receipt:
-    """The receipt these stored bytes hold; a signature that does not hold is never settled."""
+def check_signature(body: bytes, signature: bytes, key_id: str, verify: Callable[[str, bytes, bytes], bool]) -> None:
+    """Return when the signature over these stored bytes holds; raise otherwise."""
     if not verify(key_id, signed_bytes(body), signature):
         raise BrokenLedger(f"the signature of a receipt does not hold under key {key_id}", code="receipt_signature")
+
+
+def read(body: bytes, signature: bytes, key_id: str, verify: Callable[[str, bytes, bytes], bool]) -> Receipt:
+    """The receipt these stored bytes hold; a signature that does not hold is never settled."""
+    check_signature(body, signature, key_id, verify)
     value = decode(body)
     if type(value) is not dict or set(value) != {*_names, "origin"}:
         raise BrokenLedger("not a receipt envelope", code="receipt_shape")

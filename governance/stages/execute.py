@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from engine.errors import TwokeysError
 from engine.gate.action import Action, OperationSpec
 from engine.gate.permit import Judgement, Permit, Release, permit, reopened
-from engine.gate.receipt import Outcome, Receipt, read, write
+from engine.gate.receipt import Outcome, Receipt, check_signature, read, write
 from engine.gate.retry import next_delay
 from engine.kernel import Retrying, Started, proposal_from, reference_of
 from engine.ledger.entries import stamp
@@ -206,10 +207,11 @@ class Execute:
             key_id=signer.key_id, sign=signer.sign,
             resolved_by=person, how=how,
         )  # fmt: skip
-        return self._read(tenant, receipt.body, receipt.signature, receipt.key_id)
+        check_signature(receipt.body, receipt.signature, receipt.key_id, partial(self._verify, tenant))
+        return receipt
 
     def _read(self, tenant: str, body: bytes, signature: bytes, key_id: str) -> Receipt:
-        return read(body, signature, key_id, lambda key, data, given: self._verify(tenant, key, data, given))
+        return read(body, signature, key_id, partial(self._verify, tenant))
 
     def _note(self, case: Case, receipt: Receipt, how: str, person: str) -> None:
         body = {

@@ -16,6 +16,7 @@ from governance.store.dispatch import Lease
 from governance.store.unit import Database, Unit
 
 _promise_columns = tuple(f.name for f in fields(Promise))
+_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False)
 _call = "select of_run, refused, kept from commit_facts(%s, %s)"
 
 
@@ -62,7 +63,7 @@ def _facts(orders: Sequence[Order]) -> str:
         for table, rows in _rows(order).items():
             facts.setdefault(table, []).extend(rows)
     plain = {table: [_plain(row) for row in rows] for table, rows in facts.items()}
-    return json.dumps(plain, separators=(",", ":"), check_circular=False)
+    return _json.encode(plain)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -7,10 +7,11 @@ import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
+from psycopg import DataError, IntegrityError, InternalError, OperationalError
 from sqlalchemy import event, exc
 
 from engine.errors import CallerError, Conflict, OperatorError
@@ -145,8 +146,10 @@ class Database:
 
     def call(self, sql: str, values: tuple[Any, ...], *, write: bool = True) -> Sequence[Row]:
         """One call of a function that sets the tenant first: a transaction by itself, in one round trip."""
-        with self._translated(), self._single.connect() as connection:
-            rows = connection.exec_driver_sql(sql, values).all()
+        with self._translated(), closing(self._single.raw_connection()) as connection:
+            cursor = connection.cursor()
+            cursor.execute(sql, values)
+            rows: Sequence[Row] = cursor.fetchall()
         if write:
             with self._count:
                 self.commits += 1
@@ -166,16 +169,14 @@ class Database:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except (exc.OperationalError, exc.InternalError, exc.TimeoutError) as error:
+        except (exc.OperationalError, exc.InternalError, exc.TimeoutError, OperationalError, InternalError) as error:
             raise _operational(error) from error
-        except exc.DataError as error:
-            raise CallerError(
-                f"a value cannot be stored: {str(error.orig).splitlines()[0]}", code="bad_value"
-            ) from error
+        except (exc.DataError, DataError) as error:
+            raise CallerError(f"a value cannot be stored: {_first_line(error)}", code="bad_value") from error
         except UnicodeEncodeError as error:
             raise CallerError("a value cannot be stored: it holds half a character", code="bad_value") from error
-        except exc.IntegrityError as error:
-            raise Conflict(str(error.orig).splitlines()[0], code=_constraint(error)) from error
+        except (exc.IntegrityError, IntegrityError) as error:
+            raise Conflict(_first_line(error), code=_constraint(error)) from error
 
     def self_test(self) -> None:
         """Refuse to run with a role that could see another tenant, or on a schema of another release."""
@@ -243,14 +244,19 @@ def _put_down(_: object, record: Any) -> None:
 
 
 def _operational(error: Exception) -> Exception:
-    original = getattr(error, "orig", None)
+    original = getattr(error, "orig", error)
     state = getattr(original, "sqlstate", "") or ""
     if state in ("55P03", "57014", "40P01", "40001"):
         return Conflict("the record is being changed by somebody else", code="busy", next_step="try again")
     if state == "54000":  # longer than an index can hold
         return CallerError("a value cannot be stored: it is too long", code="bad_value")
-    return OperatorError(f"the database does not answer: {str(original or error).splitlines()[0]}", code="database")
+    return OperatorError(f"the database does not answer: {_first_line(error)}", code="database")
 
 
-def _constraint(error: exc.IntegrityError) -> str:
-    return str(getattr(getattr(error.orig, "diag", None), "constraint_name", "") or "conflict")
+def _first_line(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).splitlines()[0]
+
+
+def _constraint(error: Exception) -> str:
+    diagnosis = getattr(getattr(error, "orig", error), "diag", None)
+    return str(getattr(diagnosis, "constraint_name", "") or "conflict")

@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: d60a286dfe32965c2834d868f5393e4b7b355412d9f25661035165d186c2cbc8
+Digest of the parts: eb1da18777b1fb0f4ebe978de7248a899078031e14206d5b736b0f6cc9e36008
 """
 
 from __future__ import annotations
@@ -152,6 +152,7 @@ fault_delay_max_seconds = 60
 lease_seconds = 30
 heartbeat_seconds = 10
 claim_batch = 16
+runs_per_commit_max = 16  # of one tenant, written by one call
 faults_max = 9  # an item that came back this often is parked and shown
 hold_receipt_seconds_max = 0.05  # a receipt waits this long for the next verdict, never longer
 
@@ -453,7 +454,10 @@ def _bad(reason: str) -> NoReturn:
 def jcs(value: Any) -> bytes:
     """RFC 8785 bytes of a value of our profile; a value outside the profile is an error, never a guess."""
     _check_profile(value, 0)
-    return _utf8(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+    return _utf8(_jcs.encode(value))
+
+
+_jcs = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)  # json.dumps would make it each time
 
 
 def _check_profile(value: Any, depth: int) -> None:
@@ -496,13 +500,7 @@ def read_json(
         _refuse_json(f"byte {error.start} is not UTF-8")
     _check_depth(data, depth_max)
     try:
-        value = json.loads(
-            text,
-            object_pairs_hook=_no_duplicates,
-            parse_constant=_no_constant,
-            parse_float=_finite if floats else _no_float,
-            parse_int=_bounded_int,
-        )
+        value = (_with_floats if floats else _without_floats).decode(text)
     except json.JSONDecodeError as error:
         _refuse_json(f"line {error.lineno} column {error.colno}: {error.msg}")
     if b"\\u" in data:  # UTF-8 holds no surrogate, so only an escape can bring one
@@ -567,6 +565,15 @@ def _bounded_int(text: str) -> int:
     if len(text) > 20:
         _refuse_json(f"{text[:40]} is out of range")
     return int(text)
+
+
+def _reader(parse_float: Callable[[str], float]) -> json.JSONDecoder:
+    return json.JSONDecoder(
+        object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=parse_float, parse_int=_bounded_int
+    )
+
+
+_with_floats, _without_floats = _reader(_finite), _reader(_no_float)
 
 
 def _refuse_json(reason: str) -> NoReturn:
