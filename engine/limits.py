@@ -34,6 +34,12 @@ claim_batch = 16
 runs_per_commit_max = 16  # of one tenant, written by one call
 faults_max = 9  # an item that came back this often is parked and shown
 hold_receipt_seconds_max = 0.05  # a receipt waits this long for the next verdict, never longer
+heartbeats_per_lease_min = 3
+
+# Caps and turns.
+cap_max = 1_000_000
+weight_max = 1_000  # units of a tenant's or a workspace's share
+turns_ahead_max = 2 * claim_batch  # items of a tenant that have a turn and that nobody has claimed
 
 # Policy.
 policy_bytes_max = 65_536
@@ -74,7 +80,7 @@ slack_blocks_total_chars_max = 13_000
 slack_request_bytes_max = 1_048_576
 slack_skew_seconds_max = 300
 
-assert heartbeat_seconds * 3 <= lease_seconds
+assert heartbeat_seconds * heartbeats_per_lease_min <= lease_seconds
 assert len(retry_delays_seconds) == retries_max
 assert child_depth_max < family_runs_max
 assert entry_bytes_soft < entry_bytes_max

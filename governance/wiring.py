@@ -18,6 +18,7 @@ from governance import clock, metrics
 from governance.commands.admit import Admit
 from governance.commands.answer import Answers
 from governance.commands.cancel import Cancel
+from governance.commands.caps import SetCaps
 from governance.commands.decide import Decide
 from governance.commands.migrate import Migrate
 from governance.commands.propose import Propose
@@ -256,6 +257,10 @@ class Parts:
     @cached_property
     def cancel(self) -> Cancel:
         return Cancel(self.database)
+
+    @cached_property
+    def caps(self) -> SetCaps:
+        return SetCaps(self.database)
 
     @cached_property
     def resolve(self) -> Resolve:

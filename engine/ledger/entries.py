@@ -76,6 +76,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "person.deactivated": _words("person"),
     "group.changed": _words("group person change"),
     "tenant.created": _words("tenant"),
+    "caps.changed": _words("scope name max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight"),
     "policy.activated": _words("revision bundle_sha256"),
     "key.created": _words("purpose key_id"),
 }
@@ -85,7 +86,8 @@ _body_keys = {kind: frozenset(keys) for kind, keys in CATALOGUE.items()}
 # What a body key holds; a key named in none of these holds text.
 _numbers = frozenset(
     _words(
-        "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery depth"
+        "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery depth "
+        "max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight"
     )
 )
 _flags = frozenset(_words("retryable reversible"))

@@ -86,7 +86,7 @@ def show(run: str, tenant: str, token: str, form: str) -> None:
     rows = [
         {
             "step": s.step, "promise": s.promise, "tool": s.tool, "state": s.state, "attempt": s.attempt, "approval": s.approval,
-            "child": s.child, "error": s.last_error,
+            "child": s.child, "error": s.last_error, "waits_for": f"a free place: {s.held_up}" if s.held_up else "",
         }
         for s in steps
     ]  # fmt: skip
@@ -207,9 +207,15 @@ def _run_row(run: RunView) -> dict[str, Any]:
     return {
         "run": run.run, "workflow": run.workflow, "version": run.version, "state": run.state,
         "trigger": f"{run.trigger_type} {run.trigger_ref}", "started_by": run.started_by, "error": run.trouble,
-        "waits_for": f"signal {run.waits_for}" if run.waits_for else _time(run.waits_until),
+        "waits_for": _waits_for(run),
         "created_at": _time(run.created_at), "ended_at": _time(run.ended_at),
     }  # fmt: skip
+
+
+def _waits_for(run: RunView) -> str:
+    if run.held_up:
+        return f"a free place: {run.held_up}"
+    return f"signal {run.waits_for}" if run.waits_for else _time(run.waits_until)
 
 
 def _time(at: datetime.datetime | None) -> str:

@@ -75,6 +75,54 @@ def slack(tenant: str, team: str, channel: str, bot_user: str, token_file: str) 
     frame.say(f"cards of {seat.tenant} go to {channel} in {team}; link people with `twokeys person link`")
 
 
+@group.command("caps")
+@frame.asking
+@click.option("--workspace", default="", help="Of this workspace; without it, of the whole tenant.")
+@click.option("--max-concurrency", metavar="N", help="Operations under way at the same moment.")
+@click.option(
+    "--max-concurrent-runs", metavar="N", help="Runs that have begun and not ended, those that wait included."
+)
+@click.option("--max-runs-per-min", metavar="N", help="Runs that begin within any sixty seconds.")
+@click.option("--max-writes-per-run", metavar="N", help="Effects of a run and its children that are not reads.")
+@click.option("--weight", metavar="N", help="Its share when others wait too: 3 has three turns where 1 has one.")
+@frame.output
+def caps(tenant: str, token: str, workspace: str, weight: str | None, form: str, **given: str | None) -> None:
+    """Show the caps, or set those that are given; `none` takes one away. What is over a cap waits, and nothing is lost."""
+    from engine.catalog.caps import NAMES
+    from governance.store import caps as store
+
+    seat = frame.seat(tenant, token, person=False)
+    changes = {name: _cap(value, name) for name, value in given.items() if value is not None}
+    share = None if weight is None else _cap(weight, "weight")
+    if changes or share is not None:
+        seat.parts.caps.set(seat.tenant, seat.actor, workspace, changes, share)
+    else:
+        seat.require("read")
+    with seat.parts.database.unit(seat.tenant, write=False) as unit:
+        found = store.listed(unit)
+    rows = [
+        {
+            "scope": each.scope,
+            "of": each.of,
+            "weight": each.weight,
+            **{name: getattr(each.caps, name) for name in NAMES},
+        }
+        for each in found
+    ]
+    frame.show(form, rows, empty="no cap is set: whatever is started begins when its turn comes")
+
+
+def _cap(value: str, name: str) -> int | None:
+    from engine.errors import CallerError
+
+    if value == "none" and name != "weight":
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        raise CallerError(f"is a whole number or `none`, not {value!r}", code="bad_cap", field=name) from None
+
+
 def _secret(path: str) -> str:
     """The one line of a secret's file."""
     from engine.errors import CallerError

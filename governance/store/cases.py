@@ -98,11 +98,10 @@ def started_with(unit: Unit, run: str) -> tuple[bytes, Any, str, str] | None:
 def queue_first(unit: Unit, origin: Origin) -> None:
     """The first work of a run."""
     unit.run(
-        "insert into work (tenant, run, item, stage, workspace, state, rank) values (:tenant, :run, '', 'advance', :workspace, 'ready', "
-        "(extract(epoch from clock_timestamp()) * 1000000)::bigint)",
-        run=origin.run,
-        workspace=origin.workspace,
-    )
+        "insert into work (tenant, run, item, stage, workspace, workflow, state, rank, begins) values (:tenant, :run, '', 'advance', "
+        ":workspace, :workflow, 'ready', (extract(epoch from clock_timestamp()) * 1000000)::bigint, :begins)",
+        run=origin.run, workspace=origin.workspace, workflow=origin.workflow, begins=not origin.parent,
+    )  # fmt: skip
 
 
 def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
@@ -200,7 +199,8 @@ def put_back(unit: Unit, lease: Lease, reason: str, most: int) -> None:
     """Give an item back with its reason, parked after `most` faults; when it is somebody else's by now, nothing."""
     mine = unit.run(
         "update work set state = case when faults >= :most then 'parked' else 'ready' end, faults = faults + 1, "
-        "owner = '', lease_until = null, eligible_at = clock_timestamp() + make_interval(secs => least(60, 5 * (faults + 1))) "
+        "owner = '', lease_until = null, turn = null, asleep = true, "
+        "eligible_at = clock_timestamp() + make_interval(secs => least(60, 5 * (faults + 1))) "
         "where tenant = :tenant and run = :run and item = :item and stage = :stage and owner = :owner and epoch = :epoch",
         most=most, run=lease.run, item=lease.item, stage=lease.stage, owner=lease.owner, epoch=lease.epoch,
     ).rowcount  # fmt: skip
@@ -234,6 +234,8 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
     seen = case.intent_seen
     if seen is not None and writes_of_others(unit, case, lock=True) != seen.writes_of_others:
         raise Conflict("what the permit rests on has changed", code="version")
+    if case.ended:
+        unit.run("update place set over = true where tenant = :tenant and run = :run and not over", run=case.origin.run)
     _begin_children(unit, case)
     _tell_family(unit, case)
     if unit.check_commit is not None:
@@ -286,14 +288,14 @@ def _tell_family(unit: Unit, case: Case) -> None:
     rank = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
     if case.releases_children:
         unit.run(
-            "insert into work (tenant, run, item, stage, workspace, state, rank) select tenant, run, '', 'cancel', workspace, 'ready', "
-            f"{rank} from run where tenant = :tenant and parent = :run and ended_at is null and not cancel_requested "
+            "insert into work (tenant, run, item, stage, workspace, workflow, state, rank) select tenant, run, '', 'cancel', workspace, "
+            f"workflow, 'ready', {rank} from run where tenant = :tenant and parent = :run and ended_at is null and not cancel_requested "
             "on conflict do nothing",
             run=case.origin.run,
         )
     if case.wakes_parent:
         unit.run(
-            "insert into work (tenant, run, item, stage, workspace, state, rank) values (:tenant, :parent, :item, 'advance', :workspace, "
-            f"'ready', {rank}) on conflict do nothing",
-            parent=case.origin.parent, item=case.origin.parent_promise, workspace=case.origin.workspace,
+            "insert into work (tenant, run, item, stage, workspace, workflow, state, rank) select tenant, run, :item, 'advance', "
+            f"workspace, workflow, 'ready', {rank} from run where tenant = :tenant and run = :parent on conflict do nothing",
+            parent=case.origin.parent, item=case.origin.parent_promise,
         )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from governance.store import turns
 from governance.store.unit import Database
 
 
@@ -28,18 +29,30 @@ class Lease:
     now: datetime.datetime
 
 
-_claim = sa.text("""
-with picked as (
-  select tenant, run, item, stage, state from work
-   where (stage = 'seal') = :seals
-     and ((state = 'ready' and eligible_at <= clock_timestamp()) or (state = 'leased' and lease_until < clock_timestamp()))
-   order by rank, tenant, run limit :n for update skip locked)
-update work w set state = 'leased', owner = :owner,
-       epoch = greatest(w.epoch + 1, (extract(epoch from clock_timestamp()) * 1000000)::bigint),
-       lease_until = clock_timestamp() + make_interval(secs => :ttl)
-  from picked p where w.tenant = p.tenant and w.run = p.run and w.item = p.item and w.stage = p.stage
-returning w.tenant, w.run, w.item, w.stage, w.owner, w.epoch, w.faults, p.state = 'leased', w.lease_until, clock_timestamp()
-""")
+# Every item here has its turn, and so its place under every cap. A lease that ran out is taken over first. The clock of the
+# turns stands where the newest claimed item stands; two that set it at once may set it back a little, which costs nothing.
+claim = """
+with lost as (
+  select tenant, run, item, stage, true as lost from work
+   where state = 'leased' and lease_until < clock_timestamp() and (stage = 'seal') = :seals
+   order by lease_until limit :n for update skip locked),
+next as (
+  select tenant, run, item, stage, false as lost from work where {next} limit :n for update skip locked),
+picked as (select * from lost union all (select * from next limit greatest(0, :n - (select count(*) from lost)))),
+held as (
+  update work w set state = 'leased', owner = :owner,
+         epoch = greatest(w.epoch + 1, (extract(epoch from clock_timestamp()) * 1000000)::bigint),
+         lease_until = clock_timestamp() + make_interval(secs => :ttl)
+    from picked p where w.tenant = p.tenant and w.run = p.run and w.item = p.item and w.stage = p.stage
+  returning w.tenant, w.run, w.item, w.stage, w.owner, w.epoch, w.faults, p.lost, w.lease_until, w.turn),
+clock as (select setval('turn_clock', newest) from (select max(turn) as newest from held) h, turn_clock c where newest > c.last_value)
+select tenant, run, item, stage, owner, epoch, faults, lost, lease_until, clock_timestamp() from held
+  left join (select count(*) from clock) moved on true order by turn, tenant, run
+"""
+_next = "state = 'ready' and turn is not null and eligible_at <= clock_timestamp() order by turn, tenant, run"
+_next_seal = "state = 'ready' and stage = 'seal' and eligible_at <= clock_timestamp() order by eligible_at"
+_claim = sa.text(claim.format(next=_next))
+_claim_seals = sa.text(claim.format(next=_next_seal))
 _extend = sa.text("""
 update work w set lease_until = clock_timestamp() + make_interval(secs => :ttl)
   from unnest(cast(:tenants as text[]), cast(:runs as text[]), cast(:items as text[]), cast(:stages as text[]), cast(:epochs as bigint[]))
@@ -74,11 +87,18 @@ class Dispatch:
         self._database = database
 
     def claim(self, owner: str, n: int, lease_seconds: float, *, seals: bool = False) -> list[Lease]:
-        """Up to n runnable items, now leased to `owner`; expired leases are runnable. Seals are claimed apart: a slow bucket "
-        "holds no run."""
+        """Up to n items whose turn it is, now leased to `owner`, lost leases first. Seals are claimed apart: a slow bucket holds no run."""
+        if not seals:
+            self.give_turns()
         with self._database.across("tk_dispatch") as connection:
-            rows = connection.execute(_claim, {"owner": owner, "n": n, "ttl": lease_seconds, "seals": seals}).all()
+            how = _claim_seals if seals else _claim
+            rows = connection.execute(how, {"owner": owner, "n": n, "ttl": lease_seconds, "seals": seals}).all()
         return [Lease(*row) for row in rows]
+
+    def give_turns(self) -> int:
+        """Let those who waited longest by their share go next, as far as caps leave places; how many turns were given."""
+        with self._database.across("tk_dispatch") as connection:
+            return turns.give_turns(connection)
 
     def extend(self, owner: str, held: Sequence[Lease], lease_seconds: float) -> int:
         """Extend these leases as far as they are still ours; one statement per worker. How many were extended."""

@@ -49,6 +49,8 @@ def upgrade(owner_url: str, app_role: str) -> str:
             connection.commit()
             revision = connection.execute(sa.text("select version_num from alembic_version")).scalar_one()
             connection.execute(sa.text("grant select on alembic_version to tk_app"))
+            # The end of the session would release it too, but some time after we have said that we are done.
+            connection.execute(sa.text("select pg_advisory_unlock(:n)"), {"n": _lock})
             connection.commit()
     except sa.exc.OperationalError as error:
         raise OperatorError(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.canonical import read_json
 from engine.errors import CallerError
 from engine.gate.action import Action, action_from
 from engine.gate.verdict import Verdict, verdict_from
 from engine.ledger.entries import Entry, read_entry
-from governance.store import entries
+from governance.store import caps, entries
 from governance.store.people import Profile, profiles
 from governance.store.unit import Row, Unit
 
@@ -59,6 +59,7 @@ class RunView:
     parent: str = ""  # the run that started it
     parent_promise: str = ""
     code: bytes = b""  # what it runs on now; `definition` is what it started with
+    held_up: str = ""  # the cap that leaves it no place to begin or go on, as far as no step is concerned
 
     @property
     def ended(self) -> bool:
@@ -86,6 +87,7 @@ class StepView:
     faults: int
     action: Action | None
     child: str = ""  # the run that it started
+    held_up: str = ""  # the cap that leaves it no place now
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,8 @@ def run(unit: Unit, name: str) -> RunView:
         raise CallerError(
             f"run {name[:40]} is unknown here", code="unknown_run", field="run", next_step="the list of runs shows them"
         )
-    return _run(row)
+    cap = caps.held_up(unit, name).get("")
+    return replace(_run(row), held_up="" if cap is None else str(cap))
 
 
 def open_counts(unit: Unit) -> Mapping[str, int]:
@@ -233,7 +236,8 @@ def steps(unit: Unit, name: str) -> tuple[StepView, ...]:
         "where p.tenant = :tenant and p.run = :run order by string_to_array(p.promise, '.')::int[]",
         run=name,
     )
-    return tuple(_step(row) for row in rows)
+    held_up = caps.held_up(unit, name)
+    return tuple(replace(_step(row), held_up=str(held_up.get(row[0], ""))) for row in rows)
 
 
 def verdicts(unit: Unit, name: str) -> tuple[VerdictView, ...]:

@@ -174,6 +174,7 @@ class StepOut(_Shape):
     last_error: str
     next_eligible_at: datetime.datetime | None
     child: str
+    held_up: str
 
 
 class VerdictOut(_Shape):

@@ -96,6 +96,9 @@ def why(run: RunView, steps: Sequence[StepView], asked: Sequence[Question], now:
         return Why(
             f"{'Is parked and waits for the operator' if state == 'parked' else 'Failed and is tried again by itself'}: {trouble}"
         )
+    held_up = run.held_up or next((s.held_up for s in steps if s.held_up), "")
+    if held_up:
+        return Why(f"Waits for a free place: {held_up}. It begins by itself; no person is needed.")
     again = next((s for s in steps if s.state == "failed_retryable"), None)
     if again is not None:
         return Why(f"“{again.step}” is tried again by itself ({again.last_error}), at", again.next_eligible_at)

@@ -150,7 +150,7 @@ def test_no_function_runs_with_more_rights_than_its_caller(app: Connection) -> N
 
 
 def test_each_policy_is_about_the_tenant_or_for_the_dispatcher(app: Connection, owned: list[str]) -> None:
-    """A second permissive policy would widen the first: there is one per table, and `across` for five."""
+    """A second permissive policy would widen the first: there is one per table, and `across` for eight."""
     found = app.execute(
         "select tablename::text, policyname::text, roles::text[], permissive, qual, with_check from pg_policies order by 1, 2"
     ).fetchall()
@@ -159,5 +159,6 @@ def test_each_policy_is_about_the_tenant_or_for_the_dispatcher(app: Connection, 
     across = [(row[0], row[2], row[4], row[5]) for row in found if row[1] != "own"]
     assert [row for row in found if row[1] == "own"] == own
     assert across == [
-        (name, ["tk_dispatch"], "true", None) for name in ("audit_head", "due", "outbox_due", "route", "work")
+        (name, ["tk_dispatch"], "true", None)
+        for name in ("audit_head", "cap", "due", "outbox_due", "place", "route", "turn", "work")
     ]

@@ -20,11 +20,17 @@ Connection = psycopg.Connection[Any]
 # What the dispatcher may read across tenants: ids, ranks and times, and of each log its size and its hashes.
 ACROSS = {
     "audit_head": {"tenant", "size", "frontier", "root"},
+    "cap": {
+        "tenant", "scope", "name", "max_concurrency", "max_concurrent_runs", "max_runs_per_min", "max_writes_per_run", "weight",
+    },
     "due": {"tenant", "kind", "ref", "at", "run"},
     "outbox_due": {"tenant", "id", "eligible_at"},
+    "place": {"tenant", "run", "workspace", "workflow", "at", "over"},
     "route": {"kind", "ref", "tenant"},
+    "turn": {"tenant", "workspace", "reached"},
     "work": {
         "tenant", "run", "item", "stage", "workspace", "state", "rank", "eligible_at", "faults", "owner", "epoch", "lease_until",
+        "workflow", "begins", "asleep", "turn",
     },
 }  # fmt: skip
 # Keys that the tenant does not lead, and why that is right.
@@ -92,12 +98,16 @@ def test_the_application_changes_only_what_has_a_state(superuser: Connection) ->
     }
 
 
-def test_the_dispatcher_holds_five_tables_of_ids_ranks_and_times(superuser: Connection) -> None:
+def test_the_dispatcher_holds_eight_tables_of_ids_ranks_and_times(superuser: Connection) -> None:
     assert grants(superuser, "tk_dispatch") == {
         "audit_head": ["select"],
+        "cap": ["select"],
         "due": ["select"],
         "outbox_due": ["select", "update"],
+        "place": ["delete", "insert", "select"],
         "route": ["select"],
+        "turn": ["insert", "select", "update"],
+        "turn_clock": ["select", "update"],
         "work": ["select", "update"],
     }
     columns = superuser.execute(
