@@ -46,8 +46,8 @@ held as (
     from picked p where w.tenant = p.tenant and w.run = p.run and w.item = p.item and w.stage = p.stage
   returning w.tenant, w.run, w.item, w.stage, w.owner, w.epoch, w.faults, p.lost, w.lease_until, w.turn),
 clock as (select setval('turn_clock', newest) from (select max(turn) as newest from held) h, turn_clock c where newest > c.last_value)
-select tenant, run, item, stage, owner, epoch, faults, lost, lease_until, clock_timestamp() from held
-  left join (select count(*) from clock) moved on true order by turn, tenant, run
+select tenant, run, item, stage, owner, epoch, faults, lost, lease_until, clock_timestamp(), (select count(*) from clock) from held
+ order by turn, tenant, run
 """
 _next = "state = 'ready' and turn is not null and eligible_at <= clock_timestamp() order by turn, tenant, run"
 _next_seal = "state = 'ready' and stage = 'seal' and eligible_at <= clock_timestamp() order by eligible_at"
@@ -93,7 +93,7 @@ class Dispatch:
         with self._database.across("tk_dispatch") as connection:
             how = _claim_seals if seals else _claim
             rows = connection.execute(how, {"owner": owner, "n": n, "ttl": lease_seconds, "seals": seals}).all()
-        return [Lease(*row) for row in rows]
+        return [Lease(*row[:-1]) for row in rows]
 
     def give_turns(self) -> int:
         """Let those who waited longest by their share go next, as far as caps leave places; how many turns were given."""

@@ -134,7 +134,11 @@ def test_more_runs_than_max_concurrent_runs_are_accepted_and_stay_queued(world: 
     caps(world, max_concurrent_runs=2)
     first, second, third = (world.start(ref=str(n)) for n in range(3))
     world.drain()
-    assert [world.case(run).state for run in (first, second, third)] == ["waiting_approval", "waiting_approval", "queued"]
+    assert [world.case(run).state for run in (first, second, third)] == [
+        "waiting_approval",
+        "waiting_approval",
+        "queued",
+    ]
     assert why(world, third) == f"max_concurrent_runs 2 of tenant {world.tenant}"
     world.parts.cancel.cancel(world.tenant, world.actor("rita"), first, "")
     world.drain()
