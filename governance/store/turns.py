@@ -19,9 +19,10 @@ from engine.limits import turns_ahead_max
 # What waits for a turn; the partial index `work_waiting` says the same.
 _waits = "state = 'ready' and turn is null and not asleep and stage <> 'seal'"
 
+_unhurried = sa.text("set local synchronous_commit = off")
 # One look: what slept long enough wakes, and the lines that have something in them are found by skipping from one to the
 # next, so that a line of 100,000 costs as much as a line of one. Tenants that have enough turns ahead are left alone.
-lines = f"""
+lines = sa.text(f"""
 with recursive woken as (
   update work w set asleep = false from
     (select tenant, run, item, stage from work where state = 'ready' and asleep and eligible_at <= clock_timestamp()
@@ -37,14 +38,14 @@ line (tenant, workspace, workflow, begins) as (
 select (select count(*) from woken), l.tenant, l.workspace, l.workflow, l.begins from (select) one left join line l on
   (select count(*) from (select from work g where g.tenant = l.tenant and g.state = 'ready' and g.turn is not null
     limit :enough) ranked) < :enough
-"""
-_open = (
+""")
+_open = sa.text(
     "insert into turn (tenant, workspace) select t, '' from unnest(cast(:tenants as text[])) t on conflict do nothing"
 )
-_lock = (
+_lock = sa.text(
     "select tenant from turn where tenant = any(cast(:tenants as text[])) and workspace = '' order by tenant for update"
 )
-under_way = """
+under_way = sa.text("""
 select last_value,
   (select coalesce(jsonb_agg(to_jsonb(c)), '[]') from cap c where c.tenant = any(cast(:tenants as text[]))),
   (select coalesce(jsonb_agg(to_jsonb(t)), '[]') from turn t where t.tenant = any(cast(:tenants as text[])) and t.workspace <> ''),
@@ -56,16 +57,16 @@ select last_value,
         where tenant = any(cast(:tenants as text[])) and state = 'ready' and turn is not null) w
      group by tenant, workspace, workflow) n)
   from turn_clock
-"""
-_places = """
+""")
+_places = sa.text("""
 select tenant, workspace, workflow, count(*) filter (where not over) as runs,
        count(*) filter (where at > clock_timestamp() - interval '1 minute') as fresh from (
   select tenant, workspace, workflow, over, at from place where tenant = any(cast(:tenants as text[])) and not over
   union all select tenant, workspace, workflow, over, at from place
    where tenant = any(cast(:tenants as text[])) and over and at > clock_timestamp() - interval '1 minute') p
  group by tenant, workspace, workflow
-"""
-heads = f"""
+""")
+heads = sa.text(f"""
 select l.tenant, l.workspace, l.workflow, w.run, w.item, w.stage, w.rank,
        l.begins and not exists (select from place p where p.tenant = l.tenant and p.run = w.run) as begins
   from unnest(cast(:tenants as text[]), cast(:workspaces as text[]), cast(:workflows as text[]), cast(:begins as boolean[]))
@@ -73,8 +74,8 @@ select l.tenant, l.workspace, l.workflow, w.run, w.item, w.stage, w.rank,
        (select run, item, stage, rank from work w where w.tenant = l.tenant and w.workspace = l.workspace
            and w.workflow = l.workflow and w.begins = l.begins and {_waits} and w.eligible_at <= clock_timestamp()
          order by w.rank, w.run limit :most) w
-"""
-_give = """
+""")
+_give = sa.text("""
 with given as (select * from unnest(cast(:tenants as text[]), cast(:runs as text[]), cast(:items as text[]), cast(:stages as text[]),
     cast(:turns as bigint[]), cast(:places as boolean[])) as g (tenant, run, item, stage, turn, place)),
 done as (update work w set turn = g.turn from given g where w.tenant = g.tenant and w.run = g.run and w.item = g.item
@@ -83,23 +84,23 @@ done as (update work w set turn = g.turn from given g where w.tenant = g.tenant 
 placed as (insert into place (tenant, run, workspace, workflow) select tenant, run, workspace, workflow from done where place
   on conflict do nothing)
 select count(*) from done
-"""
-_reach = """
+""")
+_reach = sa.text("""
 insert into turn (tenant, workspace, reached) select * from unnest(cast(:tenants as text[]), cast(:workspaces as text[]),
   cast(:reached as bigint[])) on conflict (tenant, workspace) do update set reached = excluded.reached
-"""
-_forget = """
-delete from place where tenant = any(cast(:tenants as text[])) and over and at < clock_timestamp() - interval '1 minute'
-"""
+""")
+_forget = sa.text(
+    "delete from place where tenant = any(cast(:tenants as text[])) and over and at < clock_timestamp() - interval '1 minute'"
+)
 
 
 def give_turns(connection: sa.Connection) -> int:
     """Turns for whoever waits and has a place, as far as one window goes; how many were given. `connection` is the dispatcher's."""
-    connection.execute(sa.text("set local synchronous_commit = off"))
+    connection.execute(_unhurried)
     # A tenant that still has a batch of turns ahead is not asked again: its line is longer than what is claimed at once.
-    found = connection.execute(sa.text(lines), {"enough": turns_ahead_max // 2}).all()
+    found = connection.execute(lines, {"enough": turns_ahead_max // 2}).all()
     if found[0][0]:
-        found = connection.execute(sa.text(lines), {"enough": turns_ahead_max // 2}).all()
+        found = connection.execute(lines, {"enough": turns_ahead_max // 2}).all()
     waiting = [tuple(row[1:]) for row in found if row[1] is not None]
     if not waiting:
         return 0
@@ -110,7 +111,7 @@ def give_turns(connection: sa.Connection) -> int:
     if not given:
         return 0
     done = connection.execute(
-        sa.text(_give),
+        _give,
         {
             "tenants": [tenant for tenant, _, _ in given], "runs": [one.run for _, one, _ in given],
             "items": [one.item for _, one, _ in given], "stages": [one.stage for _, one, _ in given],
@@ -119,7 +120,7 @@ def give_turns(connection: sa.Connection) -> int:
     ).scalar_one()  # fmt: skip
     reached = [(queue.tenant, name, turn) for queue in queues for name, turn in queue.reached.items()]
     connection.execute(
-        sa.text(_reach),
+        _reach,
         {
             "tenants": [row[0] for row in reached],
             "workspaces": [row[1] for row in reached],
@@ -130,17 +131,17 @@ def give_turns(connection: sa.Connection) -> int:
 
 
 def _hold(connection: sa.Connection, tenants: list[str]) -> None:
-    held = connection.execute(sa.text(_lock), {"tenants": tenants}).all()
+    held = connection.execute(_lock, {"tenants": tenants}).all()
     if len(held) < len(tenants):  # the first turns of a tenant ever
-        connection.execute(sa.text(_open), {"tenants": tenants})
-        connection.execute(sa.text(_lock), {"tenants": tenants})
+        connection.execute(_open, {"tenants": tenants})
+        connection.execute(_lock, {"tenants": tenants})
 
 
 def _queues(
     connection: sa.Connection, tenants: list[str], waiting: Sequence[tuple[Any, ...]]
 ) -> tuple[list[Queue], int]:
     """The tenants as they are now, after the lock."""
-    clock, caps, reached, busy = connection.execute(sa.text(under_way), {"tenants": tenants}).one()
+    clock, caps, reached, busy = connection.execute(under_way, {"tenants": tenants}).one()
     queues = {tenant: Queue(tenant, [], reached={}) for tenant in tenants}
     counted = _with_caps(queues, caps)
     for row in reached:
@@ -152,11 +153,11 @@ def _queues(
             queue.busy |= {row["workspace"]}
         _use(queue, row, Usage(concurrency=row["busy"]))
     if counted:
-        connection.execute(sa.text(_forget), {"tenants": sorted(counted)})
-        for place in connection.execute(sa.text(_places), {"tenants": sorted(counted)}).mappings():
+        connection.execute(_forget, {"tenants": sorted(counted)})
+        for place in connection.execute(_places, {"tenants": sorted(counted)}).mappings():
             _use(queues[place["tenant"]], place, Usage(runs=place["runs"], runs_this_minute=place["fresh"]))
     found = connection.execute(
-        sa.text(heads),
+        heads,
         {
             "tenants": [line[0] for line in waiting], "workspaces": [line[1] for line in waiting],
             "workflows": [line[2] for line in waiting], "begins": [line[3] for line in waiting], "most": turns_ahead_max,

@@ -108,7 +108,7 @@ def test_a_lease_that_ran_out_keeps_its_place_until_it_is_taken_over(world: Worl
 
 def test_an_item_that_waits_for_a_later_try_holds_no_place(world: World) -> None:
     caps(world, max_concurrency=1)
-    first, second = begin_many(world, 2)
+    _, second = begin_many(world, 2)
     (lease,) = claim(world)
     world.parts.worker._put_back(lease, "a fault")
     assert [one.run for one in claim(world)] == [second]
