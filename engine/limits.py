@@ -35,6 +35,8 @@ runs_per_commit_max = 16  # of one tenant, written by one call
 faults_max = 9  # an item that came back this often is parked and shown
 hold_receipt_seconds_max = 0.05  # a receipt waits this long for the next verdict, never longer
 heartbeats_per_lease_min = 3
+poll_seconds = 0.25  # without wake-ups, whoever is free looks this often
+poll_idle_seconds = 2.0  # with them, for what no wake-up tells: a time that has come, a wake-up that was lost
 
 # Caps and turns.
 cap_max = 1_000_000

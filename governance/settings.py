@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.errors import OperatorError
+from engine.limits import heartbeat_seconds, heartbeats_per_lease_min, lease_seconds
 
 PREFIX = "TWOKEYS_"
 # What a person's shell may hold for the command line; no part of an installation's settings.
@@ -52,7 +53,13 @@ class Settings(BaseModel):
     slack_signing_secret: str = Field(min_length=16, repr=False)
     slack_signing_secret_old: str = Field(default="", repr=False, description="the one before, during a rotation")
     slack_app_id: str = Field(min_length=1)
-    lease_seconds: int = Field(default=30, ge=3, le=3600)
+    lease_seconds: int = Field(
+        default=lease_seconds, ge=3, le=3600, description="how long a worker that says nothing keeps its work"
+    )
+    heartbeat_seconds: int = Field(
+        default=heartbeat_seconds, ge=1, le=1200, description="how often a worker says that it is there"
+    )
+    worker_threads: int = Field(default=2, ge=1, le=64, description="runs that one worker process drives at once")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
     metrics_port: int = Field(default=0, ge=0, le=65535, description="where a worker shows its counters; 0: nowhere")
@@ -181,6 +188,9 @@ def _relations(s: Settings) -> list[tuple[str, str, str]]:
          "opa_url", "is missing", "policy_engine=server needs the OPA server's URL"),
         (s.policy_engine == "managed" and not s.opa_binary,
          "opa_binary", "is missing", "policy_engine=managed needs the path of opa"),
+        (s.lease_seconds < heartbeats_per_lease_min * s.heartbeat_seconds,
+         "lease_seconds", f"is {s.lease_seconds}, less than {heartbeats_per_lease_min} heartbeats of {s.heartbeat_seconds} s",
+         f"a worker may miss two beats: {heartbeats_per_lease_min * s.heartbeat_seconds} or more, or lower {PREFIX}HEARTBEAT_SECONDS"),
         (not s.local and s.lease_seconds < 30,
          "lease_seconds", "is below 30", "a lease outlives the longest call twice over"),
         (not s.local and not s.slack_api_base.startswith(slack),

@@ -61,6 +61,7 @@ from governance.store.dispatch import Dispatch
 from governance.store.secrets import Secrets
 from governance.store.tasks import TaskRecord
 from governance.store.unit import CommitCheck, Database
+from governance.store.wakes import Listener, Notifier
 from governance.web import questions
 from governance.web.app import Application, application
 from governance.web.scrape import Scrape
@@ -87,7 +88,12 @@ class Parts:
     def database(self) -> Database:
         if self.check_commit is not None and self.settings.env != "test":
             raise OperatorError("commits are checked one by one in tests only", code="bad_setting", field="TWOKEYS_ENV")
-        return Database(self.settings.database_url, check_commit=self.check_commit)
+        return Database(self.settings.database_url, check_commit=self.check_commit, ring=self.notifier.ring)
+
+    @cached_property
+    def notifier(self) -> Notifier:
+        """Wakes every worker of this installation."""
+        return Notifier(self.settings.database_url)
 
     @cached_property
     def dispatch(self) -> Dispatch:
@@ -352,7 +358,10 @@ class Parts:
             console_url=self.console_url,
         )  # fmt: skip
         name = f"{self.process}-{clock.random_hex(4)}"
-        return Worker(self.database, hands, name=name, lease_seconds=self.settings.lease_seconds)
+        return Worker(
+            self.database, hands, name=name, lease_seconds=self.settings.lease_seconds,
+            heartbeat_seconds=self.settings.heartbeat_seconds, threads=self.settings.worker_threads,
+        )  # fmt: skip
 
     # --- the web application ------------------------------------------------------------------------------------------
 
@@ -425,7 +434,7 @@ class Parts:
 
     def close(self) -> None:
         """End every engine and give every connection back that was opened."""
-        for name in ("hosts", "policies", "registry", "vault", "database"):
+        for name in ("hosts", "policies", "registry", "vault", "notifier", "database"):
             made = self.__dict__.get(name)
             if made is not None:
                 made.close()
@@ -436,10 +445,13 @@ class Parts:
         self.vault.check()
         tasks = (
             ("log", 0.1, self.log.step),
-            ("tick", 0.5, Tick(self.database).step),
+            ("tick", 1.0, Tick(self.database).step),
             ("outbox", 0.1, self.delivery.step),
         )
+        listener = Listener(self.settings.database_url, self.worker.wake)
+        listener.start()
         try:
-            self.worker.run(tasks)
+            self.worker.run(tasks, hears=lambda: listener.hears)
         finally:
+            listener.close()
             self.close()

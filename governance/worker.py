@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from engine.errors import BrokenJournal, OperatorError, TwokeysError
-from engine.limits import claim_batch, faults_max, heartbeat_seconds, runs_per_commit_max
+from engine.limits import claim_batch, faults_max, heartbeats_per_lease_min, poll_idle_seconds, poll_seconds, runs_per_commit_max
 from engine.program.function_code import CodeChanged
 from governance import clock, log, metrics
 from governance.drive import Drive, Hands, Tools
@@ -31,15 +31,19 @@ class Worker:
     """One process of stages. Everything correct rests on the database; this only keeps things moving."""
 
     def __init__(
-        self, database: Database, hands: Hands, *, name: str, lease_seconds: float, threads: int = runs_per_commit_max
-    ) -> None:
+        self, database: Database, hands: Hands, *, name: str, lease_seconds: float, heartbeat_seconds: float | None = None,
+        threads: int = runs_per_commit_max,
+    ) -> None:  # fmt: skip
         self._database = database
         self._dispatch = Dispatch(database)
         self._name = name
         self._ttl = lease_seconds
-        self._beat = min(heartbeat_seconds, lease_seconds / 3)
+        self._beat = heartbeat_seconds or lease_seconds / heartbeats_per_lease_min
         self._stop = threading.Event()
         self._wake = threading.Event()
+        self._wakes = [self._wake]
+        self._hears: Callable[[], bool] = lambda: False
+        self._poll = True
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="drive")
         self._side = ThreadPoolExecutor(threads, thread_name_prefix="judge")
         self._tools = Tools(
@@ -60,22 +64,33 @@ class Worker:
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
-    def run(self, tasks: tuple[tuple[str, float, Callable[[], int]], ...]) -> None:
-        """Work until `stop`; each task (name, seconds between, step) runs in a thread of its own beside the drives."""
+    def run(
+        self,
+        tasks: tuple[tuple[str, float, Callable[[], int]], ...],
+        *,
+        hears: Callable[[], bool] = lambda: False,
+        poll: bool = True,
+    ) -> None:
+        """Work until `stop`; each task (name, least seconds between, step) runs in a thread of its own beside the drives.
+
+        `hears` says whether wake-ups arrive, so that looking can be rare; without `poll` nobody looks but when woken. A task
+        that takes a second between two steps is a clock, which nobody can wake, and does not rest.
+        """
+        self._hears, self._poll = hears, poll
         every = (*tasks, ("seal", 0.1, self._seals))
-        threads = [threading.Thread(target=self._every, args=task, name=task[0], daemon=True) for task in every]
+        self._wakes += [threading.Event() for _ in every]
+        threads = [
+            threading.Thread(target=self._every, args=(*task, wake), name=task[0], daemon=True)
+            for task, wake in zip(every, self._wakes[1:], strict=True)
+        ]
         threads.append(threading.Thread(target=self._beats, name="heartbeat", daemon=True))
         for thread in threads:
             thread.start()
-        pause = 0.02
         while not self._stop.is_set():
+            # Before the look, never after it: a wake-up that comes between the two must not be forgotten.
             self._wake.clear()
-            found = self._claim()
-            if found:
-                pause = 0.02
-                continue
-            self._wake.wait(pause)
-            pause = min(pause * 1.5, 0.25)
+            if not self._claim():
+                self._rest(self._wake)
         self._pool.shutdown(wait=True)
         self._side.shutdown(wait=True)
         self._over.set()
@@ -85,7 +100,17 @@ class Worker:
     def stop(self) -> None:
         """Finish the intents in hand and take no more."""
         self._stop.set()
-        self._wake.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """There may be something to do for everybody who rests."""
+        for each in tuple(self._wakes):
+            each.set()
+
+    def _rest(self, wake: threading.Event) -> None:
+        """Until woken, or until it is time to look anyway; no two workers look in step."""
+        seconds = poll_idle_seconds if self._hears() else poll_seconds
+        wake.wait(seconds * (0.75 + clock.random_bytes(1)[0] / 512) if self._poll else None)
 
     def drain(self) -> int:
         """Everything that is runnable now, in this thread; for tests and one-shot commands. How many items were driven."""
@@ -155,8 +180,9 @@ class Worker:
             finally:
                 del self._held[me]
 
-    def _every(self, name: str, seconds: float, step: Callable[[], int]) -> None:
+    def _every(self, name: str, seconds: float, step: Callable[[], int], wake: threading.Event) -> None:
         while not self._stop.is_set():
+            wake.clear()
             try:
                 busy = step() > 0
             except TwokeysError as error:
@@ -165,7 +191,10 @@ class Worker:
             except Exception:  # a task that dies would be silence; it is said and tried again
                 busy = False
                 _say.exception("task crashed", task=name)
-            self._stop.wait(0.01 if busy and name != "heartbeat" else seconds)
+            if busy:
+                self._stop.wait(0.01)
+            elif not self._stop.wait(seconds) and seconds < 1:
+                self._rest(wake)
 
     def _beats(self) -> None:
         while not self._over.wait(self._beat):

@@ -169,7 +169,7 @@ class Demo:
                 "s3_endpoint": bucket.endpoint_url, "s3_region": bucket.region, "s3_bucket": cast.BUCKET,
                 "s3_access_key": bucket.access_key, "s3_secret_key": bucket.secret_key, "retain_days": 1, "policy_engine": "embedded",
                 "slack_api_base": f"{self._desk.base_url}/api/", "slack_signing_secret": self.memory.signing_secret,
-                "slack_app_id": cast.APP, "lease_seconds": 10,
+                "slack_app_id": cast.APP, "lease_seconds": 10, "heartbeat_seconds": 3,
             }
         )  # fmt: skip
 

@@ -41,6 +41,7 @@ def put(unit: Unit, scope: str, name: str, caps: Caps, weight: int) -> None:
         "select 1 from workspace where tenant = :tenant and workspace = :name", name=name
     ) is None:  # fmt: skip
         raise CallerError(f"workspace {name} is unknown here", code="unknown_workspace", field="workspace")
+    unit.ring()
     # The lock under which turns are given: what begins meanwhile has its place, or begins after this.
     unit.run("insert into turn (tenant, workspace) values (:tenant, '') on conflict do nothing")
     unit.run("select 1 from turn where tenant = :tenant and workspace = '' for update")

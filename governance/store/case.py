@@ -334,6 +334,12 @@ class Case:
         return "", _epoch + min(ends) * _micro if ends else None
 
     @property
+    def leaves_work(self) -> bool:
+        """Whether this decision leaves something to do at once for somebody else than whoever commits it."""
+        ready = any(row["state"] == "ready" and not row["wait"] for row in self.rows.get("work", ()))
+        return ready or bool(self.posts or self.wakes_parent or self.releases_children)
+
+    @property
     def dirty(self) -> bool:
         """Whether there is anything to commit."""
         return bool(self.built or self.rows or self.changed or self.work_done or self.posts or self.approval_status

@@ -102,6 +102,7 @@ def queue_first(unit: Unit, origin: Origin) -> None:
         ":workspace, :workflow, 'ready', (extract(epoch from clock_timestamp()) * 1000000)::bigint, :begins)",
         run=origin.run, workspace=origin.workspace, workflow=origin.workflow, begins=not origin.parent,
     )  # fmt: skip
+    unit.ring()
 
 
 def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
@@ -187,6 +188,7 @@ def action(unit: Unit, run: str, promise: str, rev: int) -> Action:
 
 def unpark(unit: Unit, run: str) -> int:
     """What is parked of a run is ready again; what nobody knows the outcome of waits on for a person's word. How many."""
+    unit.ring()
     return unit.run(
         "update work w set state = 'ready', faults = 0, eligible_at = clock_timestamp() where tenant = :tenant and run = :run "
         "and state = 'parked' and not exists (select 1 from promise p where p.tenant = w.tenant and p.run = w.run "
@@ -231,6 +233,8 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
     """
     order = Order(case, tuple(leases), keeper)
     kept = answered(order, write(unit, [order]))
+    if case.leaves_work:
+        unit.ring()
     seen = case.intent_seen
     if seen is not None and writes_of_others(unit, case, lock=True) != seen.writes_of_others:
         raise Conflict("what the permit rests on has changed", code="version")

@@ -15,6 +15,7 @@ def put(unit: Unit, kind: str, ref: str, body: dict[str, Any]) -> None:
         "insert into outbox_due (tenant, id) select tenant, id from o",
         kind=kind, ref=ref, body=jcs(body),
     )  # fmt: skip
+    unit.ring()
 
 
 def take(unit: Unit, row_id: int) -> tuple[str, str, dict[str, Any], int] | None:

@@ -60,6 +60,8 @@ class Together:
             mine.answers = self._write(tenant, [order])
         kept = answered(order, mine.answers)
         metrics.recorded(Counter(order.case.noted))
+        if order.case.leaves_work:
+            self._database.ring()
         return kept
 
     def _lead(self, tenant: str, mine: _Waiting) -> None:

@@ -50,7 +50,12 @@ class Unit:
         self.tenant = tenant
         self.check_commit = check_commit
         self.noted: list[str] = []  # the types of the entries it adds, to be counted once they are committed
+        self.rings = False
         self._connection = connection
+
+    def ring(self) -> None:
+        """What this transaction leaves is for whoever is free: they are woken once it is committed."""
+        self.rings = True
 
     def run(self, sql: str, **values: Any) -> sa.CursorResult[Any]:
         """One statement; `:tenant` is always bound."""
@@ -83,9 +88,17 @@ class Unit:
 class Database:
     """PostgreSQL as the application role."""
 
-    def __init__(self, url: str, *, pool: int = 8, check_commit: CommitCheck | None = None) -> None:
-        """`check_commit` sees every commit of a run before anybody else does; it is for tests."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool: int = 8,
+        check_commit: CommitCheck | None = None,
+        ring: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`ring` wakes the workers; `check_commit` sees every commit of a run before anybody else does, and is for tests."""
         self.check_commit = check_commit
+        self.ring = ring
         self._engine = sa.create_engine(
             driver_url(url),
             pool_size=pool,
@@ -143,6 +156,8 @@ class Database:
         if write:
             with self._count:
                 self.commits += 1
+        if unit.rings:
+            self.ring()
 
     def call(self, sql: str, values: tuple[Any, ...], *, write: bool = True) -> Sequence[Row]:
         """One call of a function that sets the tenant first: a transaction by itself, in one round trip."""

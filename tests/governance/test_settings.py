@@ -297,3 +297,36 @@ def test_what_is_exported_is_loaded_again(environment: Environment) -> None:
     values = {name: value for name in Settings.model_fields if (value := getattr(given, name)) != ""}
     environment(**dict.fromkeys(WHOLE))
     assert room.load(room.exported(values)) == given
+
+
+@pytest.mark.parametrize(
+    ("lease", "heartbeat", "holds"),
+    [
+        ("30", "10", True),
+        ("30", None, True),
+        ("29", "10", False),
+        ("60", "21", False),
+        ("60", "20", True),
+        ("30", "11", False),
+    ],
+)
+def test_a_lease_shorter_than_three_heartbeats_is_refused_by_name(
+    environment: Environment, lease: str, heartbeat: str | None, holds: bool
+) -> None:
+    """A worker may miss two beats and still hold its work."""
+    environment(LEASE_SECONDS=lease, HEARTBEAT_SECONDS=heartbeat)
+    if holds:
+        assert room.load().lease_seconds == int(lease)
+        return
+    error = refusal()
+    assert error.field == "TWOKEYS_LEASE_SECONDS"
+    assert "TWOKEYS_HEARTBEAT_SECONDS" in str(error)
+
+
+@pytest.mark.parametrize("name", ["LEASE_SECONDS", "HEARTBEAT_SECONDS", "WORKER_THREADS"])
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many"])
+def test_what_a_worker_counts_with_is_a_whole_number_above_zero(
+    environment: Environment, name: str, value: str
+) -> None:
+    environment(**{name: value})
+    assert f"TWOKEYS_{name}" in str(refusal())
