@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "0003"
+down_revision = "0002"
 
 # `turn` is null until an item has one; `asleep` while it waits for a time, so that nobody reads past it; `begins` when it
 # begins a run. What the previous release inserts has the defaults, and waits for its turn like everything else.
