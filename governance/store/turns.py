@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from engine.catalog.caps import TENANT, WORKFLOW, WORKSPACE, Caps, Usage
 from engine.catalog.turns import Queue, Waiting, give
 from engine.limits import turns_ahead_max
+from governance import metrics
 
 # What waits for a turn; the partial index `work_waiting` says the same.
 _waits = "state = 'ready' and turn is null and not asleep and stage <> 'seal'"
@@ -107,7 +108,12 @@ def give_turns(connection: sa.Connection) -> int:
     tenants = sorted({line[0] for line in waiting})
     _hold(connection, tenants)
     queues, clock = _queues(connection, tenants, waiting)
-    given = [(queue.tenant, one, turn) for queue in queues for one, turn in give(queue, clock)]
+    given: list[tuple[str, Waiting, int]] = []
+    for queue in queues:
+        turns = give(queue, clock)
+        given += [(queue.tenant, one, turn) for one, turn in turns]
+        if len(turns) < len(queue.waiting) and queue.ranked + len(turns) < turns_ahead_max:
+            metrics.count("cap_reached")
     if not given:
         return 0
     done = connection.execute(

@@ -304,7 +304,7 @@ def test_what_is_exported_is_loaded_again(environment: Environment) -> None:
     [
         ("30", "10", True),
         ("30", None, True),
-        ("29", "10", False),
+        ("59", "20", False),
         ("60", "21", False),
         ("60", "20", True),
         ("30", "11", False),
