@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from engine.errors import CallerError
-from engine.limits import cap_max, weight_max
+from engine.limits import weight_max
+from engine.program.caps import NAMES, Caps, fault_of
 
 # The three that a cap is of, the widest first: each may only tighten what those before it allow.
 TENANT, WORKSPACE, WORKFLOW = "tenant", "workspace", "workflow"
 SCOPES = (TENANT, WORKSPACE, WORKFLOW)
-
-
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """What is set for one scope; None where nothing is set."""
-
-    max_concurrency: int | None = None  # operations in a worker's hands, or about to be
-    max_concurrent_runs: int | None = None  # runs that have begun and not ended, those that wait included
-    max_runs_per_min: int | None = None  # runs that begin within any sixty seconds
-    max_writes_per_run: int | None = None  # effects of a run and its children that are not reads
-
-
-NAMES = tuple(each.name for each in fields(Caps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +53,6 @@ def caps_from(values: Mapping[str, object]) -> Caps:
         if value is not None and (fault := fault_of(value)):
             raise CallerError(fault, code="bad_cap", field=name, next_step="a cap can be taken away, but is never 0")
     return Caps(**{name: value for name, value in values.items() if type(value) is int})
-
-
-def fault_of(value: object) -> str:
-    """Why this is no cap; empty when it is one."""
-    if type(value) is not int:
-        return f"is a whole number from 1 to {cap_max}, not {value!r}"
-    return "" if 1 <= value <= cap_max else f"is 1 to {cap_max}, not {value}"
 
 
 def check_weight(value: object) -> int:

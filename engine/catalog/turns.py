@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.catalog.caps import TENANT, WORKFLOW, WORKSPACE, Caps, Scoped, Usage, full
+from engine.catalog.caps import TENANT, WORKFLOW, WORKSPACE, Scoped, Usage, full
 from engine.limits import turns_ahead_max
+from engine.program.caps import Caps
 
 unit = 1_000_000  # one turn of a tenant of weight 1
 

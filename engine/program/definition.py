@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from engine.canonical import encode, tagged
 from engine.errors import AuthorError
+from engine.program.caps import NAMES, Caps
 from engine.program.formula import Formula, formula_from, to_value
 
 SCHEMA = "twokeys.definition/v1"
@@ -85,7 +86,7 @@ class Definition:
     inputs: dict[str, Any]
     connectors: tuple[str, ...]
     effects: tuple[str, ...]
-    max_writes: int  # 0: only the tenant's cap holds
+    caps: Caps
     risk_ceiling: str
     steps: tuple[Step, ...]
 
@@ -104,7 +105,7 @@ class Definition:
             "inputs": self.inputs,
             "connectors": list(self.connectors),
             "effects": list(self.effects),
-            "caps": {"max_writes": self.max_writes},
+            "caps": _caps_value(self.caps),
             "risk_ceiling": self.risk_ceiling,
             "steps": [_step_value(step) for step in self.steps],
         }
@@ -118,6 +119,25 @@ class Definition:
     def digest(self) -> bytes:
         """What a run is pinned to: sha256(tag, CBOR bytes)."""
         return tagged("twokeys/definition/v1", self.body)
+
+
+def _caps_value(caps: Caps) -> dict[str, int]:
+    # The one that there was first is always present and has its first name: a digest never changes with a release.
+    later = {
+        name: value for name in NAMES if name != "max_writes_per_run" and (value := getattr(caps, name)) is not None
+    }
+    return {"max_writes": caps.max_writes_per_run or 0, **later}
+
+
+def _caps_from(value: Any) -> Caps:
+    names = (
+        " ".join(name for name in NAMES if name in value and name != "max_writes_per_run")
+        if type(value) is dict
+        else ""
+    )
+    parts = _exact(value, f"max_writes {names}", "caps")
+    first = {"max_writes_per_run": _of(parts["max_writes"], int) or None}
+    return Caps(**first, **{name: _of(parts[name], int) for name in names.split()})
 
 
 def _step_value(step: Step) -> dict[str, Any]:
@@ -161,7 +181,6 @@ def definition_from(value: Any) -> Definition:
     if head["schema"] != SCHEMA:
         raise AuthorError(f"a stored definition has the schema {SCHEMA}, not {head['schema']!r}")
     trigger = _exact(head["trigger"], "kind subscriptions", "a trigger")
-    caps = _exact(head["caps"], "max_writes", "caps")
     subscriptions = []
     for each in _of(trigger["subscriptions"], list):
         pair = _exact(each, "source event", "a subscription")
@@ -176,7 +195,7 @@ def definition_from(value: Any) -> Definition:
         inputs=_of(head["inputs"], dict),
         connectors=tuple(_of(name, str) for name in _of(head["connectors"], list)),
         effects=tuple(_of(name, str) for name in _of(head["effects"], list)),
-        max_writes=_of(caps["max_writes"], int),
+        caps=_caps_from(head["caps"]),
         risk_ceiling=_of(head["risk_ceiling"], str),
         steps=tuple(_step_from(each) for each in _of(head["steps"], list)),
     )

@@ -10,6 +10,7 @@ from engine.errors import CallerError
 from engine.gate.action import TIERS, OperationSpec
 from engine.ids import check_ident, check_name
 from engine.limits import steps_max
+from engine.program.caps import NAMES, Caps, fault_of
 from engine.program.definition import SCHEMA, TRIGGERS, Definition, Step, Subscription
 from engine.program.document import read_document
 from engine.program.faults import hint
@@ -37,11 +38,15 @@ _top = {
 }
 title_chars_max = 150
 description_chars_max = 4_000
-writes_max = 1_000
 
 
-def normalize(text: bytes, filename: str, catalog: Catalog) -> Definition:
-    """The definition in this file; DefinitionInvalid with every fault when there is any."""
+def normalize(
+    text: bytes, filename: str, catalog: Catalog, above: Mapping[str, tuple[int, str]] | None = None
+) -> Definition:
+    """The definition in this file; DefinitionInvalid with every fault when there is any.
+
+    `above` are the caps of whoever publishes it, each with its own words: a definition may only tighten them.
+    """
     document = read_document(text, filename)
     ledger = Ledger(document, filename)
     reader = Reader(ledger)
@@ -70,7 +75,7 @@ def normalize(text: bytes, filename: str, catalog: Catalog) -> Definition:
         inputs=inputs,
         connectors=connectors,
         effects=effects,
-        max_writes=_caps(reader, ledger, head.get("caps", {})),
+        caps=_caps(reader, ledger, head.get("caps", {}), above or {}),
         risk_ceiling=ceiling,
         steps=steps,
     )
@@ -152,12 +157,15 @@ def _connectors(
     return tuple(sorted(given))
 
 
-def _caps(reader: Reader, ledger: Ledger, value: Any) -> int:
-    parts = reader.shape("/caps", value, {"max_writes": int}, ())
-    writes: int = parts.get("max_writes", 0)
-    if "max_writes" in parts and not 1 <= writes <= writes_max:
-        ledger.at_value("/caps/max_writes", f"max_writes is 1 to {writes_max}")
-    return writes
+def _caps(reader: Reader, ledger: Ledger, value: Any, above: Mapping[str, tuple[int, str]]) -> Caps:
+    parts = reader.shape("/caps", value, dict.fromkeys(NAMES, int), ())
+    for name, given in parts.items():
+        most, whose = above.get(name, (given, ""))
+        if fault := fault_of(given):
+            ledger.at_value(f"/caps/{name}", f"{name} {fault}")
+        elif given > most:
+            ledger.at_value(f"/caps/{name}", f"{name} {given} is more than {whose}; a workflow may only tighten")
+    return Caps(**parts)
 
 
 def _steps(reader: StepReader, ledger: Ledger, value: Any) -> tuple[Step, ...]:

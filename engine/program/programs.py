@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from engine.canonical import decode
 from engine.errors import AuthorError
 from engine.ids import check_name
+from engine.program.caps import Caps
 from engine.program.definition import Definition, Subscription, definition_from
 from engine.program.function_code import Component, component_from, component_of
 
@@ -23,7 +24,7 @@ class Function:
     component: Component
     subscriptions: tuple[Subscription, ...] = ()
     inputs: dict[str, Any] = field(default_factory=lambda: {"type": "object"})
-    max_writes: int = 0  # only the tenant's cap holds
+    caps: Caps = field(default_factory=Caps)  # it sets none: those of its tenant and workspace hold
     risk_ceiling: str = "high"
 
     @property

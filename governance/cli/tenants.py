@@ -88,7 +88,7 @@ def slack(tenant: str, team: str, channel: str, bot_user: str, token_file: str) 
 @frame.output
 def caps(tenant: str, token: str, workspace: str, weight: str | None, form: str, **given: str | None) -> None:
     """Show the caps, or set those that are given; `none` takes one away. What is over a cap waits, and nothing is lost."""
-    from engine.catalog.caps import NAMES
+    from engine.program.caps import NAMES
     from governance.store import caps as store
 
     seat = frame.seat(tenant, token, person=False)

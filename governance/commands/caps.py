@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from engine.catalog.caps import NAMES, TENANT, WORKSPACE, Caps, Scoped, caps_from, check_weight, looser
+from engine.catalog.caps import TENANT, WORKSPACE, Scoped, caps_from, check_weight, looser
 from engine.errors import CallerError
 from engine.ledger.entries import Fact
+from engine.program.caps import NAMES, Caps
 from governance.commands.authority import Actor, allowed
 from governance.store import caps, entries, people
 from governance.store.unit import Database, Unit

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol
 
+from engine.catalog.caps import TENANT, Scoped, tightest
 from engine.catalog.template import after, check_publish
 from engine.errors import CallerError
 from engine.ledger.entries import Fact
+from engine.program.caps import NAMES
 from engine.program.function_code import Component
 from engine.program.normalize import Catalog, normalize
 from engine.program.one_step import NAME
 from engine.program.programs import Function, Program, function_of
 from governance.commands.authority import Actor, allowed
-from governance.store import entries, templates
+from governance.store import caps, entries, templates
 from governance.store.unit import Database
 
 
@@ -52,17 +54,23 @@ class Publish:
         self._catalog = catalog
         self._loads = loads
 
-    def check(self, text: bytes, filename: str, modules: Mapping[str, bytes] | None = None) -> Program:
+    def check(
+        self, text: bytes, filename: str, modules: Mapping[str, bytes] | None = None, *, above: Iterable[Scoped] = ()
+    ) -> Program:
         """The program of this text, or every fault at once; `modules` are further files of a workflow in Python, by their paths."""
         if not filename.endswith(".py"):
-            return normalize(text, filename, self._catalog)
+            held = tuple(above)
+            most = {name: (cap.value, str(cap)) for name in NAMES if (cap := tightest(name, held)) is not None}
+            return normalize(text, filename, self._catalog, most)
         return function_from(text, filename, modules or {})
 
     def apply(
         self, tenant: str, actor: Actor, text: bytes, filename: str, modules: Mapping[str, bytes] | None = None
     ) -> Published:
         """Store and activate in one transaction; the version that was active is archived. The same file again changes nothing."""
-        definition = self.check(text, filename, modules)
+        with self._database.unit(tenant, write=False) as unit:
+            above = [Scoped(each.scope, each.of, each.caps) for each in caps.listed(unit) if each.scope == TENANT]
+        definition = self.check(text, filename, modules, above=above)
         if definition.name == NAME:
             raise CallerError(
                 f"{NAME!r} is the product's own",
@@ -100,6 +108,7 @@ class Publish:
                     "template.archived", who, {**body, "version": version, "definition_sha256": old.digest.hex()}
                 )
                 entries.note(unit, chain, fact)
+            caps.put_workflow(unit, definition.name, definition.caps)
             assert status is not None
             templates.set_state(unit, definition.name, definition.version, after(status, "activate"))
             entries.note(unit, chain, Fact("template.activated", who, body))

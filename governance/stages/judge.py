@@ -198,9 +198,9 @@ class Judge:
             case.receipts_n[action.key, attempt] = max(n, case.receipts_n.get((action.key, attempt), 0))
         if opinion.keyed.success is not None:
             return self._reuse(case, promise, action, opinion.keyed.success, faults)
-        limit = around.program.max_writes
-        if action.kind != "read" and row.attempt == 0 and limit and case.writes >= limit:
-            text = f"this workflow may write {limit} times in a run, and has"
+        most, writes = around.writes_cap, case.writes + around.writes_of_others
+        if action.kind != "read" and row.attempt == 0 and most is not None and writes >= most.value:
+            text = f"a run may write {most.value} times ({most}), and this one has"
             self._stuck(case, promise, "cap_writes_per_run", text, False, faults)
             return None
         holder = opinion.keyed.holder

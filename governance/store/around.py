@@ -7,11 +7,12 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.catalog.caps import Cap
 from engine.gate.action import Action, action_from
 from engine.gate.question import Facts, Freeze, Usage
 from engine.program.programs import Program
 from governance import clock
-from governance.store import cases, people, templates
+from governance.store import caps, cases, people, templates
 from governance.store.case import Case, Promise
 from governance.store.people import Profile, Tenant
 from governance.store.unit import Database, Unit
@@ -35,6 +36,7 @@ class Surroundings:
     open_runs: int
     now: datetime.datetime
     read_at: float  # on our own monotonic clock
+    caps: tuple[caps.Set, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Around:
     now: datetime.datetime
     read_at: float
     writes_of_others: int = 0  # of its family
+    writes_cap: Cap | None = None
 
     def facts(self, case: Case, promise: Promise) -> Facts:
         """Where an action of this run comes from, as policy sees it."""
@@ -98,9 +101,11 @@ class Remembered:
                         program = templates.by_digest(unit, case.code)
                     others = cases.writes_of_others(unit, case)
                 known.keep(case.code, program)
+        writes_cap = caps.writes_cap(s.caps, case.origin.workspace, case.origin.workflow, program.caps)
         return Around(
             s.tenant, s.groups, s.profiles, program, s.revision,
             Usage(case.writes + others, s.writes_last_hour, s.runs_last_minute, s.open_runs, 0), s.now, s.read_at, others,
+            writes_cap,
         )  # fmt: skip
 
 
@@ -128,7 +133,7 @@ def _read(unit: Unit, writes: dict[int, int]) -> Surroundings:
     return Surroundings(
         tenant=people.tenant(unit), groups=people.group_members(unit), profiles=people.profiles(unit),
         revision=templates.active_revision(unit), writes_last_hour=_writes(unit, writes, row[2]), runs_last_minute=int(row[0]),
-        open_runs=int(row[1]), now=row[2], read_at=read_at,
+        open_runs=int(row[1]), now=row[2], read_at=read_at, caps=tuple(caps.listed(unit)),
     )  # fmt: skip
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from engine.catalog.caps import NAMES, TENANT, WORKFLOW, WORKSPACE, Cap, Caps, Scoped, Usage, full
+from engine.catalog.caps import TENANT, WORKFLOW, WORKSPACE, Cap, Scoped, Usage, full, tightest
 from engine.errors import CallerError
+from engine.program.caps import NAMES, Caps
 from governance.store.unit import Row, Unit
 
 
@@ -59,6 +60,18 @@ def put(unit: Unit, scope: str, name: str, caps: Caps, weight: int) -> None:
             "and (r.started_at is not null or exists (select from work w where w.tenant = r.tenant and w.run = r.run and w.begins "
             "and (w.turn is not null or w.state = 'leased'))) on conflict do nothing"
         )
+
+
+def put_workflow(unit: Unit, workflow: str, own: Caps) -> None:
+    """The caps of the version that starts from now on; whatever its tenant allows less of holds beside them."""
+    if own != Caps() or any((each.scope, each.of) == (WORKFLOW, workflow) for each in listed(unit)):
+        put(unit, WORKFLOW, workflow, own, 1)
+
+
+def writes_cap(found: Sequence[Set], workspace: str, workflow: str, own: Caps) -> Cap | None:
+    """The cap on writes that holds for a run: of its tenant, its workspace and the version it is pinned to, the smallest."""
+    above = [Scoped(each.scope, each.of, each.caps) for each in found if each.scope == TENANT or (each.scope, each.of) == (WORKSPACE, workspace)]
+    return tightest("max_writes_per_run", [*above, Scoped(WORKFLOW, workflow, own)])
 
 
 _held_up = """

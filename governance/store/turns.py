@@ -12,9 +12,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from engine.catalog.caps import TENANT, WORKFLOW, WORKSPACE, Caps, Usage
+from engine.catalog.caps import TENANT, WORKFLOW, WORKSPACE, Usage
 from engine.catalog.turns import Queue, Waiting, give
 from engine.limits import turns_ahead_max
+from engine.program.caps import Caps
 from governance import metrics
 
 # What waits for a turn; the partial index `work_waiting` says the same.

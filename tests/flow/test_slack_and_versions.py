@@ -104,7 +104,11 @@ def test_one_tenant_cannot_see_or_decide_what_is_anothers(
 
 def test_the_workflows_own_cap_on_writes_holds(world: World) -> None:
     """P15: a definition may tighten; the step that would pass it ends with the reason."""
-    world.apply(SAMPLE.read_text().replace("max_writes: 4", "max_writes: 1").replace('version: "1"', 'version: "3"'))
+    world.apply(
+        SAMPLE.read_text()
+        .replace("max_writes_per_run: 4", "max_writes_per_run: 1")
+        .replace('version: "1"', 'version: "3"')
+    )
     run = world.start(ref="capped")
     world.until(run, "failed_terminal")
     assert "cap_writes_per_run" in world.steps(run)["raise"]

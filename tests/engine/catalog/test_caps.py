@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from engine.catalog.caps import NAMES, Cap, Caps, Scoped, Usage, caps_from, check_weight, full, looser, tightest
+from engine.catalog.caps import Cap, Scoped, Usage, caps_from, check_weight, full, looser, tightest
 from engine.errors import CallerError
 from engine.limits import cap_max, weight_max
+from engine.program.caps import NAMES, Caps
 
 ACME = Scoped("tenant", "acme", Caps(max_concurrency=5, max_runs_per_min=60))
 EMEA = Scoped("workspace", "emea", Caps(max_concurrency=3, max_concurrent_runs=10))

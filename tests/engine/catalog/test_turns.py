@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.catalog.caps import TENANT, WORKSPACE, Caps, Usage
+from engine.catalog.caps import TENANT, WORKSPACE, Usage
 from engine.catalog.turns import Queue, Waiting, give
 from engine.limits import claim_batch, turns_ahead_max
+from engine.program.caps import Caps
 
 
 @dataclass

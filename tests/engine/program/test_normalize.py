@@ -31,7 +31,7 @@ inputs:
   additionalProperties: false
   properties: {id: {type: string}, count: {type: integer}}
 effects: [servicenow.lookup, servicenow.update, servicenow.close, slack.post, bank.refund]
-caps: {max_writes: 3}
+caps: {max_writes_per_run: 3}
 risk_ceiling: high
 steps:
   - id: shape
@@ -104,8 +104,8 @@ FAULTS: list[tuple[str, str, list[str]]] = [
     ("[servicenow.lookup,", "[lookup, servicenow.lookup,", ["8:11: 'lookup' is not an effect; write connector.operation"]),
     ("[servicenow.lookup,", "[slack.post, servicenow.lookup,", ["8:79: 'slack.post' stands twice"]),
     ("caps:", "connectors: [slack, bank]\ncaps:", ["9:13: effects name 'servicenow', which is not among the connectors"]),
-    ("{max_writes: 3}", "{max_writes: 0}", ["9:20: max_writes is 1 to 1000"]),
-    ("{max_writes: 3}", "{max_write: 3}", ["9:8: unknown key 'max_write'; did you mean 'max_writes'?"]),
+    ("{max_writes_per_run: 3}", "{max_writes_per_run: 0}", ["9:28: max_writes_per_run is 1 to 1000000, not 0"]),
+    ("{max_writes_per_run: 3}", "{max_writes: 3}", ["9:8: unknown key 'max_writes'; did you mean 'max_writes_per_run'?"]),
     ("risk_ceiling: high", "risk_ceiling: hihg", ["10:15: unknown risk_ceiling 'hihg'; did you mean 'high'?"]),
     # steps
     ("kind: assign", "kind: asign", [
@@ -245,7 +245,7 @@ def test_all_faults_come_at_once_in_the_order_of_the_file() -> None:
     text = (
         BASE.replace("version: \"1\"", "version: 1.5")
         .replace("kind: manual", "kind: manul")
-        .replace("max_writes: 3", "max_writes: 0")
+        .replace("max_writes_per_run: 3", "max_writes_per_run: 0")
         .replace("input.id}\"", "inptu.id}\"")
         .replace("operation: lookup", "operation: lokup")
         .replace("work_notes", "work_note")
@@ -303,7 +303,7 @@ def test_layout_does_not_change_the_digest_and_meaning_does() -> None:
         "# a comment\n" + BASE,
         edited("deadline_s: 600", "deadline_s:   600   # ten minutes"),
         edited("name: triage", "'name': \"triage\""),
-        edited("{max_writes: 3}", "\n  max_writes: 3"),
+        edited("{max_writes_per_run: 3}", "\n  max_writes_per_run: 3"),
         edited("${input.id}\n    result", "${ input.id }\n    result"),
     ]
     assert {normalize(text.encode(), "g.yaml", CATALOG).digest for text in same} == {digest}
@@ -321,7 +321,7 @@ def test_the_order_of_keys_does_not_change_the_digest(chance: random.Random) -> 
     source = SAMPLE.read_bytes()
     shuffled = _shuffled(yaml.load(source, yaml.BaseLoader), chance)
     text = yaml.dump(shuffled, sort_keys=False, default_style='"', width=10_000)
-    for name in ("max_writes", "deadline_s", "minLength", "maxLength", "max_attempts"):
+    for name in ("max_writes_per_run", "deadline_s", "minLength", "maxLength", "max_attempts"):
         text = _unquote(text, name)
     text = text.replace('"additionalProperties": "false"', '"additionalProperties": false')
     assert normalize(text.encode(), "s.yaml", CATALOG).body == normalize(source, "s.yaml", CATALOG).body
