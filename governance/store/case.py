@@ -15,6 +15,7 @@ from engine.gate.verdict import Judged
 from engine.ids import PromiseId, promise_of
 from engine.journal.events import AwaitSignal, Entry, ExecutionStarted
 from engine.journal.history import History
+from engine.journal.moves import check_run, check_step
 from engine.journal.status import Blocked
 from engine.kernel import Finished, News, Payload, Started, accept
 from engine.ledger.entries import Fact, build
@@ -152,6 +153,7 @@ class Case:
     posts: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     approval_status: dict[str, str] = field(default_factory=dict)
     state: str = "queued"
+    was: str = "queued"  # as it is stored
     intent_seen: Seen | None = None  # what an intent of this commit was permitted under
     births: list[Birth] = field(default_factory=list)
     wakes_parent: bool = False
@@ -175,6 +177,8 @@ class Case:
     def touch(self, promise: str, **changes: Any) -> Promise:
         """Change a promise's projection."""
         found = self.promises[promise]
+        if "state" in changes:
+            check_step(found.state, changes["state"])
         for name, value in changes.items():
             setattr(found, name, value)
         self.changed.add(promise)
@@ -297,6 +301,7 @@ class Case:
 
     def committed(self) -> None:
         """Everything is stored: the next decision on this case starts clean."""
+        self.was = self.shown
         self.stored += self.history.pending()
         self.history.saved()
         self.base_events, self.base_chain = self.history.version, self.chain_seq
@@ -321,6 +326,11 @@ class Case:
             return self.state
         found = {promise.state for promise in self.promises.values()}
         return next((word for word, of in _shown if found.intersection(of)), self.state)
+
+    @property
+    def next_state(self) -> str:
+        """The state that it is stored in next; a move that nothing leads to stops the run instead of being shown."""
+        return check_run(self.was, self.shown)
 
     @property
     def waits(self) -> tuple[str, datetime.datetime | None]:

@@ -140,7 +140,7 @@ def _case(run: str, rows: Sequence[Row]) -> Case:
         promises={promise.promise: promise for promise in promises},
         payloads={bytes(row[2]): bytes(row[3]) for row in found.get("payload", ())},
         chain_seq=own["chain_seq"], chain_head=_bytes(own["chain_head"]), writes=own["writes"],
-        cancel_requested=own["cancel_requested"], ended=own["ended_at"] is not None, state=own["state"], now=_time(own["at"]),
+        cancel_requested=own["cancel_requested"], ended=own["ended_at"] is not None, state=own["state"], was=own["state"], now=_time(own["at"]),
         base_events=history.version, base_chain=own["chain_seq"], stored=list(stored.entries), code=_bytes(own["code"]),
         code_version=own["code_version"], editors=tuple(own["editors"]),
         verdicts_n={row[1]["promise"]: row[1]["n"] for row in found.get("verdict", ())},

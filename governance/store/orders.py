@@ -125,7 +125,7 @@ def _run(case: Case) -> dict[str, Any]:
     waits_for, waits_until = case.waits
     return {
         "run": case.origin.run, "base_events": case.base_events, "base_chain": case.base_chain, "events": case.history.version,
-        "head": case.history.head, "status": status_name(case.history.status) if case.history.version else "", "state": case.shown,
+        "head": case.history.head, "status": status_name(case.history.status) if case.history.version else "", "state": case.next_state,
         "chain_seq": case.chain_seq, "chain_head": case.chain_head, "writes": case.writes, "cancel_requested": case.cancel_requested,
         "now": case.now, "ended": case.ended, "advanced": ("", "advance") in case.work_done, "waits_for": waits_for,
         "waits_until": waits_until, "code": case.code, "code_version": case.code_version, "editors": case.editors,
