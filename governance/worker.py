@@ -8,7 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from engine.errors import BrokenJournal, OperatorError, TwokeysError
-from engine.limits import claim_batch, faults_max, heartbeats_per_lease_min, poll_idle_seconds, poll_seconds, runs_per_commit_max
+from engine.limits import (
+    claim_batch,
+    faults_max,
+    heartbeats_per_lease_min,
+    poll_idle_seconds,
+    poll_seconds,
+    runs_per_commit_max,
+)
 from engine.program.function_code import CodeChanged
 from governance import clock, log, metrics
 from governance.drive import Drive, Hands, Tools

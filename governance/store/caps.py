@@ -70,7 +70,11 @@ def put_workflow(unit: Unit, workflow: str, own: Caps) -> None:
 
 def writes_cap(found: Sequence[Set], workspace: str, workflow: str, own: Caps) -> Cap | None:
     """The cap on writes that holds for a run: of its tenant, its workspace and the version it is pinned to, the smallest."""
-    above = [Scoped(each.scope, each.of, each.caps) for each in found if each.scope == TENANT or (each.scope, each.of) == (WORKSPACE, workspace)]
+    above = [
+        Scoped(each.scope, each.of, each.caps)
+        for each in found
+        if each.scope == TENANT or (each.scope, each.of) == (WORKSPACE, workspace)
+    ]
     return tightest("max_writes_per_run", [*above, Scoped(WORKFLOW, workflow, own)])
 
 

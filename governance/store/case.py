@@ -205,6 +205,9 @@ class Case:
             item=item,
             stage=stage,
             workspace=self.origin.workspace,
+            workflow=self.origin.workflow,
+            rank=(self.origin.created_at - _epoch)
+            // _micro,  # when its run came: what it waits for anew is no new arrival
             wait=wait_seconds,
             faults=faults,
             state=state,

@@ -238,8 +238,6 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
     seen = case.intent_seen
     if seen is not None and writes_of_others(unit, case, lock=True) != seen.writes_of_others:
         raise Conflict("what the permit rests on has changed", code="version")
-    if case.ended:
-        unit.run("update place set over = true where tenant = :tenant and run = :run and not over", run=case.origin.run)
     _begin_children(unit, case)
     _tell_family(unit, case)
     if unit.check_commit is not None:

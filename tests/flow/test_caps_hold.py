@@ -231,7 +231,7 @@ def test_a_cap_of_nothing_is_refused_and_nothing_is_changed(world: World, value:
     with pytest.raises(CallerError) as caught:
         caps(world, max_concurrency=7, max_runs_per_min=value)
     assert caught.value.field == "max_runs_per_min"
-    (row,) = world.rows("select max_concurrency, max_runs_per_min from cap where tenant = :tenant")
+    (row,) = world.rows("select max_concurrency, max_runs_per_min from cap where tenant = :tenant and scope = 'tenant'")
     assert row == {"max_concurrency": 5, "max_runs_per_min": None}
 
 

@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: eb1da18777b1fb0f4ebe978de7248a899078031e14206d5b736b0f6cc9e36008
+Digest of the parts: 219284e76b92709863a1d96ff8d705bbd76654eec7222f58294ba7691be612e6
 """
 
 from __future__ import annotations
@@ -155,6 +155,14 @@ claim_batch = 16
 runs_per_commit_max = 16  # of one tenant, written by one call
 faults_max = 9  # an item that came back this often is parked and shown
 hold_receipt_seconds_max = 0.05  # a receipt waits this long for the next verdict, never longer
+heartbeats_per_lease_min = 3
+poll_seconds = 0.25  # without wake-ups, whoever is free looks this often
+poll_idle_seconds = 2.0  # with them, for what no wake-up tells: a time that has come, a wake-up that was lost
+
+# Caps and turns.
+cap_max = 1_000_000
+weight_max = 1_000  # units of a tenant's or a workspace's share
+turns_ahead_max = 2 * claim_batch  # items of a tenant that have a turn and that nobody has claimed
 
 # Policy.
 policy_bytes_max = 65_536
@@ -195,7 +203,7 @@ slack_blocks_total_chars_max = 13_000
 slack_request_bytes_max = 1_048_576
 slack_skew_seconds_max = 300
 
-assert heartbeat_seconds * 3 <= lease_seconds
+assert heartbeat_seconds * heartbeats_per_lease_min <= lease_seconds
 assert len(retry_delays_seconds) == retries_max
 assert child_depth_max < family_runs_max
 assert entry_bytes_soft < entry_bytes_max
@@ -1289,6 +1297,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "person.deactivated": _words("person"),
     "group.changed": _words("group person change"),
     "tenant.created": _words("tenant"),
+    "caps.changed": _words("scope name max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight"),
     "policy.activated": _words("revision bundle_sha256"),
     "key.created": _words("purpose key_id"),
 }
@@ -1298,7 +1307,8 @@ _body_keys = {kind: frozenset(keys) for kind, keys in CATALOGUE.items()}
 # What a body key holds; a key named in none of these holds text.
 _numbers = frozenset(
     _words(
-        "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery depth"
+        "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery depth "
+        "max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight"
     )
 )
 _flags = frozenset(_words("retryable reversible"))

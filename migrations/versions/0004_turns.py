@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0003"
-down_revision = "0002"
+revision = "0004"
+down_revision = "0003"
 
 # `turn` is null until an item has one; `asleep` while it waits for a time, so that nobody reads past it; `begins` when it
 # begins a run. What the previous release inserts has the defaults, and waits for its turn like everything else.
@@ -42,6 +42,23 @@ alter table connection add column calls_per_min int check (calls_per_min >= 1);
 create sequence turn_clock as bigint minvalue 0 start 0;
 """
 
+# What commit_facts does more, in the text that it has when this runs: a run that ends gives its place back, and work carries
+# its workflow, when its run arrived, and whether it sleeps. A turn stays only with what stays in somebody's hands.
+COMMIT = (
+    ("     where tenant = t and run = one.run;\n  end loop;\n  for one in select * from jsonb_to_recordset(f->'work_done')",
+     "     where tenant = t and run = one.run;\n"
+     "    if one.ended then update place set over = true where tenant = t and run = one.run and not over; end if;\n"
+     "  end loop;\n  for one in select * from jsonb_to_recordset(f->'work_done')"),
+    ("faults int, owner text, ttl float8) loop", "faults int, owner text, ttl float8, workflow text, rank bigint) loop"),
+    ("insert into work (tenant, run, item, stage, workspace, state, rank, eligible_at,",
+     "insert into work (tenant, run, item, stage, workspace, workflow, state, asleep, rank, eligible_at,"),
+    ("one.workspace, one.state, (extract(epoch from clock_timestamp()) * 1000000)::bigint,",
+     "one.workspace, coalesce(one.workflow, ''), one.state, one.state = 'ready' and one.wait > 0,\n"
+     "        coalesce(one.rank, (extract(epoch from clock_timestamp()) * 1000000)::bigint),"),
+    ("do update set state = excluded.state, eligible_at", "do update set state = excluded.state, asleep = excluded.asleep,\n"
+     "        turn = case when excluded.state = 'leased' then work.turn end, eligible_at"),
+)  # fmt: skip
+
 TABLES = ("cap", "turn", "place", "pace")
 
 
@@ -50,6 +67,15 @@ def upgrade() -> None:
     op.execute("set local statement_timeout = '5s'")
     op.execute(WORK)
     op.execute(CAPS)
+    text = (
+        op.get_bind()
+        .exec_driver_sql("select pg_get_functiondef('commit_facts(text, jsonb)'::regprocedure)")
+        .scalar_one()
+    )
+    for before, after in COMMIT:
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    op.execute(text.replace(":", "\\:"))
     mine = "tenant = nullif(current_setting('tk.tenant', true), '')"
     for table in TABLES:
         op.execute(f"alter table {table} enable row level security")
