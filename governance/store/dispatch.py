@@ -79,6 +79,14 @@ select count(*) filter (where ready) as work_ready,
                coalesce(lease_until < clock_timestamp(), false) as expired from work) w
 """)
 
+_due = sa.text("select tenant, kind, ref from due where at <= clock_timestamp() order by at limit :n")
+_posts = sa.text(
+    "with picked as (select tenant, id from outbox_due where eligible_at <= clock_timestamp() "
+    "order by eligible_at, id limit :n for update skip locked) "
+    "update outbox_due o set eligible_at = clock_timestamp() + make_interval(secs => :hold) "
+    "from picked p where o.tenant = p.tenant and o.id = p.id returning o.tenant, o.id"
+)
+
 
 class Dispatch:
     """The cross-tenant side of the store, always under the role tk_dispatch."""
@@ -127,24 +135,13 @@ class Dispatch:
     def due(self, n: int) -> Sequence[tuple[str, str, str]]:
         """(tenant, kind, ref) of clocks that have run out."""
         with self._database.across("tk_dispatch") as connection:
-            rows = connection.execute(
-                sa.text("select tenant, kind, ref from due where at <= clock_timestamp() order by at limit :n"),
-                {"n": n},
-            ).all()
+            rows = connection.execute(_due, {"n": n}).all()
         return [(row[0], row[1], row[2]) for row in rows]
 
     def posts(self, n: int, hold_seconds: float) -> Sequence[tuple[str, int]]:
         """(tenant, id) of outbox rows to send now, held for this sender until the hold runs out."""
         with self._database.across("tk_dispatch") as connection:
-            rows = connection.execute(
-                sa.text(
-                    "with picked as (select tenant, id from outbox_due where eligible_at <= clock_timestamp() "
-                    "order by eligible_at, id limit :n for update skip locked) "
-                    "update outbox_due o set eligible_at = clock_timestamp() + make_interval(secs => :hold) "
-                    "from picked p where o.tenant = p.tenant and o.id = p.id returning o.tenant, o.id"
-                ),
-                {"n": n, "hold": hold_seconds},
-            ).all()
+            rows = connection.execute(_posts, {"n": n, "hold": hold_seconds}).all()
         return sorted((row[0], int(row[1])) for row in rows)
 
     def tenants(self) -> Sequence[str]:

@@ -21,6 +21,9 @@ create index work_leased on work (lease_until) where state = 'leased';
 create index work_seals on work (eligible_at) where state = 'ready' and stage = 'seal';
 """
 
+# Which runs hold an outcome that nobody knows: the list of runs asked every operation there ever was.
+UNKNOWN = "create index promise_unknown on promise (tenant, run) where state = 'unknown'"
+
 CAPS = """
 create table cap (
   tenant text not null references tenant, scope text not null check (scope in ('tenant','workspace','workflow')), name text not null,
@@ -67,6 +70,7 @@ def upgrade() -> None:
     op.execute("set local statement_timeout = '5s'")
     op.execute(WORK)
     op.execute(CAPS)
+    op.execute(UNKNOWN)
     text = (
         op.get_bind()
         .exec_driver_sql("select pg_get_functiondef('commit_facts(text, jsonb)'::regprocedure)")
