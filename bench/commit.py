@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,15 +157,6 @@ class Watched(Worker):
 
         drive.commit = counted  # type: ignore[method-assign]
         return drive
-
-
-class Inline:
-    """Judging in the driving thread, so that a profile sees it."""
-
-    def submit(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(call(*args))
-        return future
 
 
 def parts_for(url: str, system: str, directory: Path) -> Parts:
@@ -510,7 +501,6 @@ def profile(directory: Path) -> None:
         parts = parts_for(application.app_url, "floor", directory)
         set_up(parts)
         worker = worker_of(parts, 1)
-        worker._tools.side = Inline()
         Watched.wanted = -1
         ours_alone(parts, WARM, worker)
         for _ in range(RUNS[1]):

@@ -19,6 +19,7 @@ from governance.store.case import FenceLost
 from governance.store.dispatch import Dispatch, Lease
 from governance.store.together import Together
 from governance.store.unit import Database
+from governance.watch import Watch
 
 _say = log.get("worker")
 # A journal that cannot be trusted, or code that disagrees with it: trying again would find the same. The run stands
@@ -41,7 +42,6 @@ class Worker:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="drive")
-        self._side = ThreadPoolExecutor(threads, thread_name_prefix="judge")
         self._tools = Tools(
             database,
             self._dispatch,
@@ -50,7 +50,7 @@ class Worker:
             hands,
             name,
             lease_seconds,
-            self._side,
+            Watch(),
             self._stop,
         )
         self._free = threading.Semaphore(threads)
@@ -77,7 +77,6 @@ class Worker:
             self._wake.wait(pause)
             pause = min(pause * 1.5, 0.25)
         self._pool.shutdown(wait=True)
-        self._side.shutdown(wait=True)
         self._over.set()
         for thread in threads:
             thread.join(timeout=5)
