@@ -12,7 +12,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import accumulate
 from operator import itemgetter
@@ -118,7 +118,11 @@ def _put_map(out: bytearray, value: dict[Any, Any], depth: int) -> None:
     _head(out, 5, len(pairs))
     for raw, item in pairs:
         out += raw
-        _put(out, item, depth + 1)
+        if type(item) is str and len(item) < 24 and item.isascii():  # most values are short words
+            out.append(0x60 | len(item))
+            out += item.encode("ascii")
+        else:
+            _put(out, item, depth + 1)
 
 
 def _key_bytes(name: str) -> bytes:
@@ -270,25 +274,34 @@ _jcs = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=Fals
 
 def _check_profile(value: Any, depth: int) -> None:
     kind = type(value)
-    if kind is str:
-        return
-    if kind is int:
-        if abs(value) > int_max:
-            _bad("an integer is below 2^53 in size; write larger numbers as strings")
-    elif kind is dict:
+    if kind is dict:
         if depth >= json_depth_max:
             _bad(f"nested at most {json_depth_max} deep")
-        for name, item in value.items():
+        for name in value:
             if type(name) is not str or not _is_key(name):
                 _bad(f"key {name!r} is not ASCII snake_case")
-            _check_profile(item, depth + 1)
+        _check_items(value.values(), depth + 1)
     elif kind is list or kind is tuple:
         if depth >= json_depth_max:
             _bad(f"nested at most {json_depth_max} deep")
-        for item in value:
-            _check_profile(item, depth + 1)
-    elif value is not None and kind is not bool:
-        _bad(f"{kind.__name__} is not part of this form")
+        _check_items(value, depth + 1)
+    else:
+        _check_items((value,), depth)
+
+
+def _check_items(items: Iterable[Any], depth: int) -> None:
+    # Most values are text and small numbers: they are looked at here, without a call each.
+    for item in items:
+        kind = type(item)
+        if kind is str or kind is bool or item is None:
+            continue
+        if kind is int:
+            if abs(item) > int_max:
+                _bad("an integer is below 2^53 in size; write larger numbers as strings")
+        elif kind is dict or kind is list or kind is tuple:
+            _check_profile(item, depth)
+        else:
+            _bad(f"{kind.__name__} is not part of this form")
 
 
 # --- the one strict JSON reader -----------------------------------------------------------------------------------

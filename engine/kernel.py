@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -102,7 +101,7 @@ News = Started | Finished | Retrying | Signalled | Fired | CancelAsked
 
 def payload(salt_key: bytes, place: str, value: Any) -> Payload:
     """A payload file: the salt is a MAC under the run's own secret, so it is the same on a repeat and unguessable outside."""
-    salt = hmac.new(salt_key, b"twokeys/salt/v1\x00" + place.encode(), hashlib.sha256).hexdigest()[:32]
+    salt = hmac.digest(salt_key, b"twokeys/salt/v1\x00" + place.encode(), "sha256").hex()[:32]
     body = jcs({"salt": salt, "media": "application/json", "value": wire(value)})
     return Payload(sha256(body), body)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import datetime
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future
-from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from engine.errors import Conflict, OperatorError
 from engine.gate.permit import Permit
@@ -34,6 +33,9 @@ from governance.store.dispatch import Dispatch, Lease
 from governance.store.orders import Order
 from governance.store.together import Together
 from governance.store.unit import Database
+from governance.watch import Watch
+
+T = TypeVar("T")
 
 _say = log.get("worker")
 # What somebody else's commit may have changed under a decision: load again and decide again.
@@ -64,7 +66,7 @@ class Tools:
     hands: Hands
     name: str  # of the worker, which owns the leases
     ttl: float  # seconds of a lease
-    side: Executor  # where a verdict is waited for while a receipt waits
+    watch: Watch
     stop: threading.Event  # set: what is in hand is finished, and no further intent is committed
 
 
@@ -234,16 +236,8 @@ class Drive:
 
     def _turn(self, asking: Asking) -> Turn:
         """As with a verdict, a receipt that is not yet stored waits for an author's code no longer than 50 ms."""
-        if self.done is None:
-            return self._tools.hands.turns.ask(self.case, asking)
-        future: Future[Turn] = self._tools.side.submit(self._tools.hands.turns.ask, self.case, asking)
-        try:
-            return future.result(hold_receipt_seconds_max)
-        except NotYet:
-            self.case.put_work("", "advance", keep=True)
-            self.commit()
-            self.case.work_done.append(("", "advance"))
-            return future.result()
+        ask = partial(self._tools.hands.turns.ask, self.case, asking)
+        return self._hurried(ask, "", "advance")
 
     def _look(self) -> Permit | None:
         """An attempt was in flight when its worker was lost, or its outcome is unknown: look, and never repeat blindly."""
@@ -329,16 +323,21 @@ class Drive:
     def _opinion(self, promise: str, found: approvals.Recorded | None) -> Opinion:
         """A receipt that is not yet stored waits for this verdict 50 ms at most; then it is committed alone."""
         ask = partial(self._judged, promise, found)
+        return self._hurried(ask, promise, "judge")
+
+    def _hurried(self, ask: Callable[[], T], item: str, stage: str) -> T:
+        """What is asked of the outside; a receipt that it would hold up is committed meanwhile, with this as the work that follows."""
         if self.done is None:
             return ask()
-        future: Future[Opinion] = self._tools.side.submit(ask)
-        try:
-            return future.result(hold_receipt_seconds_max)
-        except NotYet:
-            self.case.put_work(promise, "judge", keep=True)
+
+        def receipt_alone() -> None:
+            self.case.put_work(item, stage, keep=True)
             self.commit()
-            self.case.work_done.append((promise, "judge"))
-            return future.result()
+
+        answer, alone = self._tools.watch.within(hold_receipt_seconds_max, ask, receipt_alone)
+        if alone:
+            self.case.work_done.append((item, stage))
+        return answer
 
     def _judged(self, promise: str, found: approvals.Recorded | None) -> Opinion:
         """On what is remembered a verdict may be yes, because the intent's commit looks again; anything else is judged on a fresh read."""

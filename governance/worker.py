@@ -26,6 +26,7 @@ from governance.store.case import FenceLost
 from governance.store.dispatch import Dispatch, Lease
 from governance.store.together import Together
 from governance.store.unit import Database
+from governance.watch import Watch
 
 _say = log.get("worker")
 # A journal that cannot be trusted, or code that disagrees with it: trying again would find the same. The run stands
@@ -52,7 +53,6 @@ class Worker:
         self._hears: Callable[[], bool] = lambda: False
         self._poll = True
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="drive")
-        self._side = ThreadPoolExecutor(threads, thread_name_prefix="judge")
         self._tools = Tools(
             database,
             self._dispatch,
@@ -61,7 +61,7 @@ class Worker:
             hands,
             name,
             lease_seconds,
-            self._side,
+            Watch(),
             self._stop,
         )
         self._free = threading.Semaphore(threads)
@@ -99,7 +99,6 @@ class Worker:
             if not self._claim():
                 self._rest(self._wake)
         self._pool.shutdown(wait=True)
-        self._side.shutdown(wait=True)
         self._over.set()
         for thread in threads:
             thread.join(timeout=5)

@@ -6,7 +6,6 @@ that questions can be stored and replayed without anybody's data in them. `purpo
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import re
 import unicodedata
@@ -147,7 +146,7 @@ def request_id(random_16: bytes) -> str:
 
 def value_hmac(tenant_key: bytes, value: str) -> str:
     """The name of a value that only a holder of the tenant's key can compute or guess."""
-    return hmac.new(tenant_key, b"twokeys/value/v1\x00" + value.encode("utf-8"), hashlib.sha256).hexdigest()
+    return hmac.digest(tenant_key, b"twokeys/value/v1\x00" + value.encode("utf-8"), "sha256").hex()
 
 
 # --- the document -------------------------------------------------------------------------------------------------
@@ -293,6 +292,8 @@ def _matching(pattern: str, *, empty: bool = False) -> _Kind:
     whole = re.compile(f"(?:{pattern})?" if empty else pattern)
 
     def check(value: object, path: str) -> None:
+        if type(value) is str and value.isascii() and value.isprintable() and whole.fullmatch(value):
+            return  # printable ASCII hides nothing and is in NFC
         if not whole.fullmatch(_checked_text(value, path)):
             _reject(path, "text", f"does not match {pattern}" + (" and is not empty" if empty else ""))
 
@@ -301,7 +302,7 @@ def _matching(pattern: str, *, empty: bool = False) -> _Kind:
 
 def _one_of(*options: str) -> _Kind:
     def check(value: object, path: str) -> None:
-        if _checked_text(value, path) not in options:
+        if (type(value) is not str or value not in options) and _checked_text(value, path) not in options:
             _reject(path, "value", f"is one of {', '.join(options)}")
 
     return _Kind(check, {"type": "string", "enum": list(options)})
