@@ -155,7 +155,7 @@ def people_act(world: World, story: Story, case: Case) -> None:
     for promise in case.promises.values():
         if promise.state == "unknown":
             how = "happened" if happened(world, case, promise) else "did_not"
-            world.parts.resolve.resolve(world.tenant, world.actor("bo"), run, promise.promise, how, "I looked")
+            world.parts.resolve.resolve(world.tenant, world.actor("cleo"), run, promise.promise, how, "I looked")
     if story.cancelled and case.state == "waiting_approval" and not case.cancel_requested:
         world.parts.cancel.cancel(world.tenant, world.actor("rita"), run, "enough")
         return
