@@ -30,7 +30,7 @@ from governance.connectors.http import Exchange
 from governance.settings import Settings
 from governance.slack.outbox import Sender
 from governance.stages.tick import Tick
-from governance.store import templates
+from governance.store import templates, unit
 from governance.wiring import Parts
 from tests.kit import stories
 from tests.kit.replaying import ReplayedCommits
@@ -54,6 +54,7 @@ class Seams:
         self._out = os.open(path, os.O_WRONLY | os.O_APPEND)
         self._only = re.compile(order.get("only", ""))
         self._at, self._signal = order.get("at", 0), order.get("signal", int(signal.SIGKILL))
+        self._sleeps = order.get("sleeps", 0.0)
         self._passed, self._quiet = 0, False
 
     def here(self, name: str) -> None:
@@ -63,6 +64,9 @@ class Seams:
         os.write(self._out, name.encode() + b"\n")
         if self._passed == self._at:
             os.kill(os.getpid(), self._signal)
+            # Only one that was stopped gets here, when it is continued: as if it had slept for so long.
+            boottime = clock.boottime
+            clock.boottime = lambda: boottime() + self._sleeps
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
@@ -182,6 +186,7 @@ def _work(parts: Parts, order: dict[str, Any]) -> None:
 
 def _parts(settings: Settings, order: dict[str, Any], warm: Parts) -> Parts:
     directory = Path(tempfile.mkdtemp(prefix="tk-dying-"))
+    unit.idle_transaction_seconds_max = order.get("idle", unit.idle_transaction_seconds_max)
     parts = Parts(settings, "dying", directory, ReplayedCommits())
     parts.__dict__.update(policies=warm.policies, vault=warm.vault)
     if not order.get("seals", True):
@@ -228,8 +233,8 @@ def main() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         if order["do"] == "warm":
-            with warm.database.unit(order["tenant"], write=False) as unit:
-                revision = templates.active_revision(unit)
+            with warm.database.unit(order["tenant"], write=False) as looking:
+                revision = templates.active_revision(looking)
             warm.policies.breaker(order["tenant"], revision)
             warm.database.close()
             found: dict[str, Any] = {}
