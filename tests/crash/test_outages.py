@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import os
-import shutil
 import sys
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy.engine import make_url
 from structlog.testing import capture_logs
 
 from engine.errors import TwokeysError
@@ -25,7 +20,7 @@ from governance.local import postgres
 from governance.local.children import Children
 from governance.store import migrate
 from governance.wiring import Parts
-from tests.kit.proxy import Proxy
+from tests.kit.proxy import SEED, Proxy
 from tests.kit.replaying import ReplayedCommits
 from tests.kit.seams import another, notes
 from tests.kit.servers import Bucket
@@ -205,31 +200,13 @@ def test_no_acknowledged_run_is_lost_when_postgresql_is_killed_eight_times(
 
 # --- connections are cut between request and reply ----------------------------------------------------------------------
 
-SEED = os.environ.get("TWOKEYS_TEST_SEED") or clock.random_hex(4)
-
-
-@pytest.fixture
-def through(parts: Parts, world: World, slack_sink: SlackSink, tmp_path: Path) -> Iterator[tuple[Parts, Proxy]]:
-    """The same installation for a process whose way to the database leads through a proxy."""
-    url = make_url(parts.settings.database_url)
-    place = Path(str(url.query["host"])) / ".s.PGSQL.5432"
-    directory = Path(tempfile.mkdtemp(prefix="tk-proxy-"))
-    with Proxy(place, seed=SEED, at=directory / ".s.PGSQL.5432") as proxy:
-        proxied = url.update_query_dict({"host": str(directory)}).render_as_string(hide_password=False)
-        settings = parts.settings.model_copy(update={"database_url": proxied})
-        made = Parts(settings, "proxied", tmp_path, ReplayedCommits())
-        made.worker._seals = lambda: 0  # type: ignore[method-assign]  # there is no bucket here: nothing is sealed
-        yield made, proxy
-        made.close()
-    shutil.rmtree(directory)
-
 
 def test_a_commit_whose_answer_was_cut_off_is_neither_lost_nor_made_twice(
-    world: World, through: tuple[Parts, Proxy]
+    world: World, through: tuple[World, Proxy]
 ) -> None:
     """Four of a hundred requests to the database reach it, and nobody learns the answer; most of these were committed."""
-    proxied, proxy = through
-    behind = replace(world, parts=proxied)
+    behind, proxy = through
+    proxied = behind.parts
     name = world.apply(notes("cut", "by ${run.id}"))
     faults: list[TwokeysError] = []
     runs = []

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import shutil
+import tempfile
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
+from sqlalchemy.engine import make_url
+
+from governance import clock
+from governance.wiring import Parts
+from tests.kit.replaying import ReplayedCommits
+from tests.kit.world import World
+
+SEED = os.environ.get("TWOKEYS_TEST_SEED") or clock.random_hex(4)
 
 REFUSED = b"HTTP/1.1 %s\r\nContent-Type: application/xml\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
 
@@ -22,6 +37,7 @@ class Proxy:
     def __init__(self, target: Path | int, *, seed: object = 0, cut: float = 0.0, at: Path | None = None) -> None:
         self.cut, self.cuts = cut, 0
         self.refuse, self.refused = "", 0
+        self._down = False
         self._target, self._at, self._chance = target, at, random.Random(str(seed))
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -42,6 +58,22 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
+    @property
+    def down(self) -> bool:
+        """Whether nobody gets through: what is open is cut, what is new is turned away."""
+        return self._down
+
+    @down.setter
+    def down(self, down: bool) -> None:
+        async def turn() -> None:
+            self._down = down
+            if down:
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(turn(), self._loop).result()
+
     async def _listen(self) -> asyncio.Server:
         if self._at is not None:
             return await asyncio.start_unix_server(self._serve, self._at)
@@ -59,7 +91,8 @@ class Proxy:
         self._tasks.add(task)
         try:
             with suppress(OSError, asyncio.CancelledError):
-                await self._pass(reader, writer)
+                if not self._down:
+                    await self._pass(reader, writer)
         finally:
             self._tasks.discard(task)
             writer.transport.abort()
@@ -102,3 +135,19 @@ class Proxy:
                 one.cancel()
             await asyncio.gather(*both, return_exceptions=True)
             back.transport.abort()
+
+
+@pytest.fixture
+def through(parts: Parts, world: World, tmp_path: Path) -> Iterator[tuple[World, Proxy]]:
+    """The same tenant for a process whose way to the database leads through a proxy."""
+    url = make_url(parts.settings.database_url)
+    directory = Path(tempfile.mkdtemp(prefix="tk-proxy-"))
+    with Proxy(Path(str(url.query["host"])) / ".s.PGSQL.5432", seed=SEED, at=directory / ".s.PGSQL.5432") as proxy:
+        proxied = url.update_query_dict({"host": str(directory)}).render_as_string(hide_password=False)
+        settings = parts.settings.model_copy(update={"database_url": proxied})
+        made = Parts(settings, "proxied", tmp_path, ReplayedCommits())
+        made.worker._seals = lambda: 0  # type: ignore[method-assign]  # there is no bucket here: nothing is sealed
+        yield replace(world, parts=made), proxy
+        proxy.cut, proxy.down = 0.0, False
+        made.close()
+    shutil.rmtree(directory)
