@@ -204,13 +204,13 @@ def test_no_acknowledged_run_is_lost_when_postgresql_is_killed_eight_times(
 def test_a_commit_whose_answer_was_cut_off_is_neither_lost_nor_made_twice(
     world: World, through: tuple[World, Proxy]
 ) -> None:
-    """Four of a hundred requests to the database reach it, and nobody learns the answer; most of these were committed."""
+    """Three of a hundred requests to the database reach it, and nobody learns the answer; most of these were committed."""
     behind, proxy = through
     proxied = behind.parts
     name = world.apply(notes("cut", "by ${run.id}"))
     faults: list[TwokeysError] = []
     runs = []
-    proxy.cut = 0.04
+    proxy.cut = 0.03
     for n in range(15):
         runs.append(insist(lambda n=n: behind.start(name, value={"sys_id": INCIDENT}, ref=str(n)), faults))  # type: ignore[misc]
         insist(proxied.worker.drain, faults)
