@@ -6,7 +6,7 @@ import itertools
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,8 @@ from structlog.testing import capture_logs
 
 from engine.errors import TwokeysError
 from governance import clock
-from governance.local import postgres
-from governance.local.children import Children
-from governance.store import migrate
 from governance.wiring import Parts
+from tests.kit.mortal import Mortal, insist
 from tests.kit.proxy import SEED, Proxy
 from tests.kit.replaying import ReplayedCommits
 from tests.kit.seams import another, notes
@@ -29,9 +27,7 @@ from tests.kit.slack import SlackSink
 from tests.kit.stories import STORIES, check_record, hurry, people_act, play
 from tests.kit.wait import until
 from tests.kit.warm import Warm
-from tests.kit.world import World, settings_for, settle
-
-STORY = STORIES["allowed"]
+from tests.kit.world import World, settle
 
 
 @pytest.fixture(autouse=True)
@@ -56,25 +52,13 @@ def working(*workers: Any) -> Iterator[None]:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def insist(order: Callable[[], Any], faults: list[TwokeysError]) -> Any:
-    """What a client does that got no answer: the same again."""
-    deadline = clock.monotonic() + 30
-    while clock.monotonic() < deadline:
-        try:
-            return order()
-        except TwokeysError as error:
-            faults.append(error)
-            clock.sleep(0.02)
-    raise AssertionError(f"no answer in 30 s: {faults[-1]}")
-
-
 def settled(world: World) -> bool:
     """Whether every run is over; a person answers what nobody can know."""
     hurry(world)
     open_ones = world.rows("select run from run where tenant = :tenant and ended_at is null")
     for row in open_ones:
         if world.rows("select 1 from promise where tenant = :tenant and run = :run and state = 'unknown'", **row):
-            people_act(world, STORY, world.case(row["run"]))
+            people_act(world, world.case(row["run"]))
     return not open_ones
 
 
@@ -87,27 +71,6 @@ def once_each(world: World, runs: Iterable[str]) -> None:
 
 
 # --- PostgreSQL dies ----------------------------------------------------------------------------------------------------
-
-
-class Mortal:
-    """A PostgreSQL of this test's own with an installation on it."""
-
-    def __init__(self, stack: ExitStack, directory: Path, slack: SlackSink, servicenow: ServiceNow) -> None:
-        self.directory = directory
-        self.children = stack.enter_context(Children(directory / "logs"))
-        self.server = postgres.start(self.children, directory)
-        made = self.server.create_application()
-        migrate.upgrade(made.owner_url, postgres.APP_ROLE)
-        settings = settings_for(made, slack.api_base, lease_seconds=5)
-        self.parts = Parts(settings, "mortal", directory, ReplayedCommits())
-        stack.callback(self.parts.close)
-        self.parts.worker._seals = lambda: 0  # type: ignore[method-assign]  # there is no bucket here: nothing is sealed
-        self.world = settle(self.parts, slack, servicenow)
-
-    def kill(self) -> None:
-        """SIGKILL to the server and to whatever serves a client, then the start that its supervisor would make."""
-        self.children.kill(self.server.child)
-        self.server = postgres.start(self.children, self.directory)
 
 
 class Clients:
@@ -170,14 +133,6 @@ def killed_under_load(kills: int, directory: Path, slack: SlackSink, servicenow:
         once_each(world, stored)
     assert max(away) < 15
     return f"\npgkill: {len(runs)} runs acknowledged, 0 lost, {len(clients.faults)} orders failed, writes away for {away} s\n"
-
-
-@pytest.fixture
-def place(state_directory: Path) -> Path:
-    directory = state_directory / f"pg-{clock.random_hex(3)}"
-    directory.mkdir()
-    directory.chmod(0o711)
-    return directory
 
 
 def test_no_acknowledged_run_is_lost_when_postgresql_is_killed_under_load(

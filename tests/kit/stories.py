@@ -122,7 +122,7 @@ def play(world: World, story: Story, ref: str, *, quietly: Callable[[], Any] = n
             if over(world, family):
                 return run
         for case in family:
-            people_act(world, story, case)
+            people_act(world, case, cancelled=story.cancelled)
         with quietly():
             hurry(world)
     raise AssertionError(
@@ -149,21 +149,21 @@ def hurry(world: World) -> None:
         unit.run("update outbox_due set eligible_at = clock_timestamp() where tenant = :tenant")
 
 
-def people_act(world: World, story: Story, case: Case) -> None:
+def people_act(world: World, case: Case, *, cancelled: bool = False, cause: str = "a disk") -> None:
     """Whatever a run waits for from people, they do; done before, it changes nothing."""
     run = case.origin.run
     for promise in case.promises.values():
         if promise.state == "unknown":
             how = "happened" if happened(world, case, promise) else "did_not"
             world.parts.resolve.resolve(world.tenant, world.actor("cleo"), run, promise.promise, how, "I looked")
-    if story.cancelled and case.state == "waiting_approval" and not case.cancel_requested:
+    if cancelled and case.state == "waiting_approval" and not case.cancel_requested:
         world.parts.cancel.cancel(world.tenant, world.actor("rita"), run, "enough")
         return
     with world.parts.database.unit(world.tenant, write=False) as unit:
         asked = [approvals.load(unit, name) for name in approvals.open_of_run(unit, run)]
         forms = [one for one in tasks.of_run(unit, run) if one.is_open]
     for found in forms:
-        world.fill(found, "ana", {"cause": "a disk"})
+        world.fill(found, "ana", {"cause": cause})
     for found in asked:
         for name in ("ana", "bo", "cleo"):
             if world.press(found, name).code == "approved":
