@@ -136,8 +136,9 @@ class Soak:
 
     def people(self) -> None:
         """They look at everything that is open and do what they can; what fails, they do again in the next round."""
+        self.servicenow.restart_if_down()  # a planned crash comes with the next write, whenever that is
         for run in self.open_runs():
-            with suppress(*MOVED):
+            with suppress(*MOVED, OSError):
                 for case in cases_of(self.world, run):
                     people_act(self.world, case, cause=f"a disk of {run}")
 
@@ -162,17 +163,17 @@ class Soak:
         self.servicenow.restart_if_down()
 
     def crash_servicenow(self) -> None:
-        self.servicenow.plan("crash_before_answer", method="PATCH", times=1)
-        with suppress(AssertionError):
-            self.servicenow.wait_until_down(5)
         self.servicenow.restart_if_down()
+        self.servicenow.plan("crash_before_answer", method="PATCH", times=1)
 
     def fault(self) -> None:
+        self.servicenow.restart_if_down()
         fault = self.chance.choice(["drop_connection", "error_500", "too_many_requests"])
         self.servicenow.plan(fault, times=self.chance.randint(1, 3), seconds=0)
 
     def finish(self) -> None:
         """Nothing dies any more: everything comes to its end, and is sealed."""
+        self.servicenow.restart_if_down()
         self.servicenow.call("DELETE", "/_control/faults")
 
         def over() -> bool:
