@@ -12,16 +12,17 @@ import psycopg
 import pytest
 from structlog.testing import capture_logs
 
-from engine.limits import faults_max
+from engine.limits import claim_batch, faults_max
 from governance import clock
 from governance.evidence.sequence import Log
 from governance.store.dispatch import Dispatch
 from tests.flow.test_workflows_in_python import publish
 from tests.kit.seams import another, begin, notes, work
 from tests.kit.servicenow import INCIDENT
+from tests.kit.slack import SlackSink
 from tests.kit.wait import until
 from tests.kit.warm import Warm
-from tests.kit.world import World
+from tests.kit.world import World, settle
 
 ONE_OF_TWO = """async def two_keys(ctx, input):
     return await ctx.invoke("servicenow.close", {"target": input["sys_id"], "risk": "high", "fields": {
@@ -198,3 +199,24 @@ def test_two_sequencers_and_many_writers_leave_no_gap_and_no_fork(world: World) 
     assert [row["position"] for row in rows] == list(range(len(rows)))
     assert world.rows("select 1 from entry_pending where tenant = :tenant") == []
     assert list(parts.fsck.check(world.tenant, lambda: None)) == []
+
+
+# --- turns --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(
+    strict=True, reason="turns are first come, first served until they are ranked by tenant at the enqueue"
+)
+def test_a_tenant_that_floods_the_queue_delays_another_by_no_more_than_a_batch(
+    world: World, slack_sink: SlackSink
+) -> None:
+    """Its hundred runs came first; the one run of the other is in the first batch all the same."""
+    other = settle(world.parts, slack_sink, world.servicenow)
+    for one in (world, other):
+        one.apply(notes("turns", "note"))
+    for n in range(100):
+        world.start("turns", value={"sys_id": INCIDENT}, ref=str(n))
+    mine = other.start("turns", value={"sys_id": INCIDENT})
+    leases = Dispatch(world.parts.database).claim("fair", claim_batch, 30)
+    other.forget()
+    assert mine in [lease.run for lease in leases]
