@@ -95,6 +95,7 @@ class Drive:
             if granted is None:
                 return
             self.outlive()
+            granted.send_by = self.until
             self.done = (granted, self._tools.hands.execute.perform(granted))
 
     def _load(self) -> None:
@@ -121,6 +122,10 @@ class Drive:
     def _again(self) -> None:
         self._load()
         self.opinion, self.contested = None, True
+        if self.done is not None:
+            invoke = self.case.history.invoke(self.case.promise_id(self.done[0].action.promise))
+            if self.case.ended or invoke is None or (invoke.phase, invoke.attempt) != ("started", self.done[0].attempt):
+                raise FenceLost("the attempt was settled by another worker")
 
     def _save_receipt(self) -> None:
         """The effect is done and something after it failed: its receipt is committed alone, unless another worker has taken over."""

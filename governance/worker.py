@@ -170,7 +170,8 @@ class Worker:
         self._held[me] = lease
         with log.about(tenant=lease.tenant, run=lease.run, item=lease.item, stage=lease.stage):
             try:
-                self._drive(lease)
+                if not (lease.taken_over and self._is_poison(lease)):
+                    self._drive(lease)
             except FenceLost as error:
                 metrics.count("lease_lost")
                 _say.warning("lease lost", reason=str(error))
@@ -208,6 +209,14 @@ class Worker:
                 self._dispatch.extend(self._name, list(self._held.values()), self._ttl)
             except TwokeysError as error:
                 _say.warning("heartbeat failed", code=error.code, reason=str(error))
+
+    def _is_poison(self, lease: Lease) -> bool:
+        """Counted before the drive, because one that takes its process along can count nothing after it."""
+        with self._database.unit(lease.tenant) as unit:
+            parked = cases.count_loss(unit, lease, faults_max)
+        if parked:
+            _say.error("parked", reason=cases.lost_text)
+        return parked
 
     def _put_back(self, lease: Lease, reason: str, *, most: int = faults_max) -> None:
         """Give an item back with its reason; after so many faults it is parked, where people see it. Not ours any more: nothing."""

@@ -33,6 +33,7 @@ class Permit:
         "deadline_seconds",
         "key",
         "policy_revision",
+        "send_by",
         "verdict_n",
     )
 
@@ -57,6 +58,9 @@ class Permit:
         self.policy_revision = revision
         self.approval = approval
         self.deadline_seconds = deadline
+        # By the clock that counts a suspend: the end of the lease. A connector asks right before it sends, because a
+        # process that slept after every other check wakes up here, and somebody else may have begun by then.
+        self.send_by = float("inf")
         self._live = live
 
     def use(self) -> None:

@@ -40,9 +40,18 @@ class Exchange:
         )
 
     def call(
-        self, method: str, path: str, *, changes: bool, params: Mapping[str, str] | None = None, json: Any = None
+        self,
+        method: str,
+        path: str,
+        *,
+        changes: bool,
+        params: Mapping[str, str] | None = None,
+        json: Any = None,
+        send_by: float = float("inf"),
     ) -> Answer:
-        """Send once. `changes` decides what a lost answer means: unknown for a write, try again for a read."""
+        """Send once, and not after `send_by`. `changes` decides what a lost answer means: unknown for a write, try again for a read."""
+        if too_late := overslept(send_by):
+            return _none(too_late)
         late = clock.monotonic() + self._seconds
         try:
             with self._client.stream(
@@ -69,6 +78,14 @@ class Exchange:
     def close(self) -> None:
         """Give the connections back."""
         self._client.close()
+
+
+def overslept(send_by: float) -> Outcome | None:
+    """Why nothing may be sent any more: this process slept past the end of its lease, and another may have begun."""
+    if clock.boottime() <= send_by:
+        return None
+    text = "the lease ran out before anything was sent"
+    return Outcome("error", error_class="lease_expired", message=text, retryable=True)
 
 
 def _understood(status: int, raw: bytes, headers: Mapping[str, str], changes: bool) -> Answer:

@@ -122,7 +122,9 @@ class ServiceNow:
             answer = self._exchange(action.tenant).call("GET", path, changes=False)
         else:
             changes = {f.name: "" if f.op == "clear" else f.value for f in action.fields}
-            answer = self._exchange(action.tenant).call("PATCH", path, changes=True, json=changes)
+            answer = self._exchange(action.tenant).call(
+                "PATCH", path, changes=True, json=changes, send_by=permit.send_by
+            )
         return _outcome(answer, request, action)
 
     def look(self, permit: Permit) -> Outcome | None:

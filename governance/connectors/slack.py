@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from engine.gate.action import Action, FieldSpec, OperationSpec
 from engine.gate.permit import Permit
 from engine.gate.receipt import Outcome
+from governance.connectors.http import overslept
 
 SPECS = (
     OperationSpec(
@@ -53,6 +54,8 @@ class SlackMessages:
         fields = {f.name: f.value for f in action.fields}
         text, thread = fields.get("text", ""), fields.get("thread_ts", "")
         request = {"method": "chat.postMessage", "channel": action.target.id, "bytes": len(text.encode())}
+        if too_late := overslept(permit.send_by):
+            return too_late
         sent = self._post(action.tenant, action.target.id, thread, text, permit.key)
         if sent.kind == "ok":
             found = {"channel": sent.channel, "ts": sent.ts}

@@ -38,7 +38,8 @@ from governance.settings import Settings
 from governance.store import migrate, views
 
 DESK_PORT = 8788
-RESTARTS_MAX, RESTARTS_SECONDS = 5, 60.0
+# Somebody may kill the worker ten times to see what becomes of it; what ends by itself as often is broken.
+RESTARTS_MAX, RESTARTS_SECONDS = 12, 60.0
 START_ATTEMPTS = 3
 KEPT_ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "TZ")
 

@@ -208,12 +208,34 @@ def put_back(unit: Unit, lease: Lease, reason: str, most: int) -> None:
         most=most, run=lease.run, item=lease.item, stage=lease.stage, owner=lease.owner, epoch=lease.epoch,
     ).rowcount  # fmt: skip
     if mine == 1:
-        table = "promise set last_error" if lease.item else "run set error"
-        which = " and promise = :item" if lease.item else ""
-        unit.run(
-            f"update {table} = :reason where tenant = :tenant and run = :run{which}",
-            run=lease.run, item=lease.item, reason=reason[:2_000],
-        )  # fmt: skip
+        _say_why(unit, lease, reason)
+
+
+lost_text = "the worker that had this was lost each time; it may be what ends them"
+
+
+def count_loss(unit: Unit, lease: Lease, most: int) -> bool:
+    """Another worker was lost with this item; after so many it is parked, and says why."""
+    row = unit.one(
+        "update work set faults = faults + 1, state = case when faults >= :most then 'parked' else state end, "
+        "owner = case when faults >= :most then '' else owner end, lease_until = case when faults >= :most then null else lease_until end "
+        "where tenant = :tenant and run = :run and item = :item and stage = :stage and owner = :owner and epoch = :epoch "
+        "returning state = 'parked'",
+        most=most, run=lease.run, item=lease.item, stage=lease.stage, owner=lease.owner, epoch=lease.epoch,
+    )  # fmt: skip
+    if row is None or not row[0]:
+        return False
+    _say_why(unit, lease, lost_text)
+    return True
+
+
+def _say_why(unit: Unit, lease: Lease, reason: str) -> None:
+    table = "promise set last_error" if lease.item else "run set error"
+    which = " and promise = :item" if lease.item else ""
+    unit.run(
+        f"update {table} = :reason where tenant = :tenant and run = :run{which}",
+        run=lease.run, item=lease.item, reason=reason[:2_000],
+    )  # fmt: skip
 
 
 def result_under(unit: Unit, run: str, promise: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from sqlalchemy.engine import make_url
 
 from engine.errors import OperatorError
 
+lock_seconds_max = 4.0
 _lock = 0x74776F6B  # "twok": one migration at a time per database
 
 
@@ -42,6 +43,8 @@ def upgrade(owner_url: str, app_role: str) -> str:
     try:
         with engine.connect() as connection:
             connection.execute(sa.text("select pg_advisory_lock(:n)"), {"n": _lock})
+            # A table that somebody reads for long must not stop everybody who queues up behind us for longer than this.
+            connection.execute(sa.text(f"set lock_timeout = {int(lock_seconds_max * 1000)}"))
             connection.commit()
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
@@ -53,6 +56,12 @@ def upgrade(owner_url: str, app_role: str) -> str:
             connection.execute(sa.text("select pg_advisory_unlock(:n)"), {"n": _lock})
             connection.commit()
     except sa.exc.OperationalError as error:
+        if getattr(error.orig, "sqlstate", "") == "55P03":
+            raise OperatorError(
+                f"a table was in use for longer than {lock_seconds_max:g} s, so this revision was not begun",
+                code="busy",
+                next_step="run `twokeys migrate` again; a long transaction that stands in the way is in pg_stat_activity",
+            ) from None
         raise OperatorError(
             f"cannot reach the database: {str(error.orig).strip()}", field="TWOKEYS_MIGRATE_URL"
         ) from None

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Row = Any
 # Looks at a run in the transaction that has just written it, and raises when it may not be committed.
 CommitCheck: TypeAlias = "Callable[[Unit, Case], None]"
+# A process that is stopped in the middle of a transaction holds its locks, and a snapshot that nothing can be cleaned
+# up behind, no longer than this. Nothing of ours waits for the outside inside a transaction.
+idle_transaction_seconds_max = 20.0
 idle_seconds_max = 1.0  # a connection that was idle for longer may have been cut, and is asked before it is used
 # Parsed once; there are as many as the modules of this room write down.
 _statement = functools.lru_cache(maxsize=1024)(sa.text)
@@ -105,7 +108,10 @@ class Database:
             max_overflow=pool,
             pool_timeout=5,
             hide_parameters=True,
-            connect_args={"connect_timeout": 5},
+            connect_args={
+                "connect_timeout": 5,
+                "options": f"-c idle_in_transaction_session_timeout={int(idle_transaction_seconds_max * 1000)}",
+            },
         )
         # Statements that are a transaction by themselves have connections of their own, which never hold one open.
         self._single = sa.create_engine(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import random
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +14,14 @@ from engine.journal.invariants import guards, violations
 from engine.kernel import Files
 from governance.stages.tick import Tick
 from governance.store.unit import Unit
-from tests.crash.test_every_seam import ROOT, die
 from tests.flow.test_workflows_in_python import publish
 from tests.kit.servicenow import INCIDENT
+from tests.kit.warm import ROOT, Warm
 from tests.kit.world import World
 
 EXAMPLE, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "workflows.md").read_text(), flags=re.DOTALL)
+# What the progress of a run consists of; all the rest has its turn in test_seams_of_stories.py.
+PROGRESS = "commit_facts|PATCH"
 INCIDENTS = [INCIDENT, "9" * 32, INCIDENT]
 # Of the fan-out: the intent of the first effect, the effect, its receipt, and those of the next ones.
 SAMPLE = (2, 3, 4, 8)
@@ -99,11 +100,10 @@ def end(world: World, monkeypatch: pytest.MonkeyPatch, run: str) -> Any:
 
 @pytest.mark.parametrize("at", SAMPLE)
 def test_a_worker_killed_at_a_seam_of_the_fan_out_is_taken_over(
-    world: World, monkeypatch: pytest.MonkeyPatch, at: int, tmp_path: Path
+    world: World, monkeypatch: pytest.MonkeyPatch, at: int, warm: Warm
 ) -> None:
     run = begin(world)
-    code, _ = die(world, at, tmp_path)
-    assert code == -9, f"seam {at} is past the end of the stretch"
+    assert warm.drain(world, at=at, only=PROGRESS).killed, f"seam {at} is past the end of the stretch"
     fan_out(world, run)
     assert question(world) == 3
     end(world, monkeypatch, run)
@@ -111,15 +111,14 @@ def test_a_worker_killed_at_a_seam_of_the_fan_out_is_taken_over(
 
 
 def test_a_worker_killed_while_the_last_turn_is_committed_is_taken_over(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    world: World, monkeypatch: pytest.MonkeyPatch, warm: Warm
 ) -> None:
     run = begin(world)
     fan_out(world, run)
     wake(world, monkeypatch, run)
     world.drain()
     world.parts.signal.send(world.tenant, world.actor("ana"), run, "last-word", "enough")
-    code, _ = die(world, 1, tmp_path)
-    assert code == -9
+    assert warm.drain(world, at=1, only=PROGRESS).killed
     assert not world.case(run).ended
     world.expire_leases()
     world.until(run, "succeeded")
@@ -131,13 +130,13 @@ def test_a_worker_killed_while_the_last_turn_is_committed_is_taken_over(
 @pytest.mark.deep
 @pytest.mark.parametrize("at", ALL)
 def test_a_worker_killed_at_any_seam_of_the_fan_out_is_taken_over(
-    world: World, monkeypatch: pytest.MonkeyPatch, at: int, tmp_path: Path
+    world: World, monkeypatch: pytest.MonkeyPatch, at: int, warm: Warm
 ) -> None:
     run = begin(world)
-    code, names = die(world, at, tmp_path)
-    if code == 0:
-        assert at > len(names)
-        pytest.skip(f"the stretch has {len(names)} seams only; this one does not exist")
+    ended = warm.drain(world, at=at, only=PROGRESS)
+    if not ended.killed:
+        assert at > len(ended.seams)
+        pytest.skip(f"the stretch has {len(ended.seams)} seams only; this one does not exist")
     fan_out(world, run)
     end(world, monkeypatch, run)
     assert question(world) == 3
@@ -162,10 +161,6 @@ STILL = """async def still(ctx, input):
 NEST = """async def nest(ctx, input):
     return await ctx.child("nest" if input["deep"] else "still", {"deep": input["deep"] - 1})
 """
-# Of a family: the parent's turn with the births of its children, their turns and intents, their effects, their closes with
-# the work for the parent, and the two completions in the parent.
-FAMILY_SAMPLE = (1, 2, 3, 5, 6, 7, 9, 11, 12, 14)
-FAMILY_ALL = tuple(range(1, 25))
 
 
 def begin_family(world: World) -> str:
@@ -227,16 +222,6 @@ def check_both(world: World, run: str) -> None:
     assert sorted(notes) == [f"0 {world.tenant}", f"1 {world.tenant}"]
 
 
-@pytest.mark.parametrize("at", FAMILY_SAMPLE)
-def test_a_worker_killed_at_a_seam_of_a_family_is_taken_over(world: World, at: int, tmp_path: Path) -> None:
-    """No child twice, none lost, each end told once: whether the parent's turn, a child's close or the news of it was cut off."""
-    run = begin_family(world)
-    code, _ = die(world, at, tmp_path)
-    assert code == -9, f"seam {at} is past the end of the stretch"
-    settle_family(world, run)
-    check_both(world, run)
-
-
 def begin_nest(world: World) -> str:
     """Three runs below one another, the deepest waiting, the first being cancelled."""
     publish(world, STILL, "still.py")
@@ -249,39 +234,23 @@ def begin_nest(world: World) -> str:
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 6])
-def test_a_worker_killed_while_a_cancellation_goes_down_and_up_is_taken_over(
-    world: World, at: int, tmp_path: Path
-) -> None:
+def test_a_worker_killed_while_a_cancellation_goes_down_and_up_is_taken_over(world: World, at: int, warm: Warm) -> None:
     run = begin_nest(world)
-    code, _ = die(world, at, tmp_path)
-    assert code == -9, f"seam {at} is past the end of the stretch"
+    assert warm.drain(world, at=at, only=PROGRESS).killed, f"seam {at} is past the end of the stretch"
     settle_family(world, run)
     check_family(world, run, "canceled")
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("at", FAMILY_ALL)
-def test_a_worker_killed_at_any_seam_of_a_family_is_taken_over(world: World, at: int, tmp_path: Path) -> None:
-    run = begin_family(world)
-    code, names = die(world, at, tmp_path)
-    if code == 0:
-        assert at > len(names)
-        pytest.skip(f"the stretch has {len(names)} seams only; this one does not exist")
-    settle_family(world, run)
-    check_both(world, run)
-
-
-@pytest.mark.deep
 @pytest.mark.parametrize("seed", range(8))
 def test_workers_killed_again_and_again_lose_and_repeat_nothing_of_a_family(
-    world: World, seed: int, tmp_path: Path
+    world: World, seed: int, warm: Warm
 ) -> None:
     """Killed at seams by chance until one lives to the end."""
     chance = random.Random(seed)
     run = begin_family(world)
     for _ in range(6):
-        code, _ = die(world, chance.randint(1, 9), tmp_path)
-        if code == 0:
+        if not warm.drain(world, at=chance.randint(1, 9), only=PROGRESS).killed:
             break
         world.expire_leases()
         world.hurry()

@@ -50,8 +50,11 @@ def begin(world: World, text: str, ref: str = "") -> str:
 
 
 def another(world: World, name: str = "other", *, lease_seconds: float = 30) -> Worker:
-    """A second worker process as far as the database can tell."""
-    return Worker(world.parts.database, world.parts.worker._tools.hands, name=name, lease_seconds=lease_seconds)
+    """A second worker process as far as the database can tell; it seals where the first one does."""
+    made = Worker(world.parts.database, world.parts.worker._tools.hands, name=name, lease_seconds=lease_seconds)
+    if "_seals" in vars(world.parts.worker):
+        made._seals = world.parts.worker._seals  # type: ignore[method-assign]
+    return made
 
 
 def work(world: World, run: str) -> list[dict[str, Any]]:

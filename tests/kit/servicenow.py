@@ -50,6 +50,9 @@ class ServiceNow:
             self._children.stop(self._running.child)
             self._running = self._start()
 
+    def kill(self) -> None:
+        self._children.kill(self._running.child)
+
     def reset(self) -> None:
         self.call("POST", "/_control/reset")
 
