@@ -44,6 +44,7 @@ from governance.slack.cards import Card, body_bytes, render
 from governance.slack.clicks import Clicks, Waiting
 from governance.slack.clicks import Seams as ClickSeams
 from governance.slack.delivery import Delivery
+from governance.slack.doubts import card as doubt_card
 from governance.slack.endpoint import slack_routes
 from governance.slack.modals import Modals
 from governance.slack.outbox import Sender
@@ -55,8 +56,9 @@ from governance.stages.judge import Judge
 from governance.stages.seal import Seal
 from governance.stages.tick import Tick
 from governance.stages.turn import Turns
-from governance.store import approvals, around, outbox, people, tasks, templates
+from governance.store import approvals, around, doubts, outbox, people, tasks, templates
 from governance.store.dispatch import Dispatch
+from governance.store.doubts import DoubtRecord
 from governance.store.secrets import Secrets
 from governance.store.tasks import TaskRecord
 from governance.store.unit import CommitCheck, Database
@@ -226,11 +228,21 @@ class Parts:
             found = tasks.load(unit, task)
         return replace(found, console_url=f"{self.settings.public_url.rstrip('/')}/tasks/{task}")
 
-    def _card_record(self, tenant: str, ref: str) -> CardRecord | TaskRecord:
+    def doubt_of(self, tenant: str, doubt: str) -> DoubtRecord:
+        """A doubt as people see it now."""
+        with self.database.unit(tenant, write=False) as unit:
+            found = doubts.record(unit, doubt)
+        return replace(found, console_url=f"{self.settings.public_url.rstrip('/')}/runs/{found.run}")
+
+    def _card_record(self, tenant: str, ref: str) -> CardRecord | TaskRecord | DoubtRecord:
+        if ref.startswith("un_"):
+            return self.doubt_of(tenant, ref)
         return self.task_of(tenant, ref) if ref.startswith("ta_") else self.record_of(tenant, ref)
 
-    def render(self, record: CardRecord | TaskRecord) -> Card:
+    def render(self, record: CardRecord | TaskRecord | DoubtRecord) -> Card:
         """The Slack card of a record."""
+        if isinstance(record, DoubtRecord):
+            return doubt_card(record, self.settings.deployment, self.button_mac)
         if isinstance(record, TaskRecord):
             return task_card(record, self.settings.deployment, self.button_mac)
         return render(record, self.settings.deployment, self.button_mac)
@@ -377,7 +389,8 @@ class Parts:
         return ClickSeams(
             app_id=s.slack_app_id, deployment=s.deployment, mac=self.button_mac, tenant_of=lambda team: self.dispatch.route("slack", team),
             decide=self.decide.decide, record_of=self._known_record,
-            answer=self.answers.answer, task_of=self._known_task, waiting_for=self._waiting_for, tell=self._tell, gone=self._gone,
+            answer=self.answers.answer, task_of=self._known_task, say=self.resolve.say, doubt_of=self._known_doubt,
+            waiting_for=self._waiting_for, tell=self._tell, gone=self._gone,
             modals=Modals(s.slack_api_base, self.slack_token, allow_local=s.local), count=metrics.count,
         )  # fmt: skip
 
@@ -390,6 +403,12 @@ class Parts:
     def _known_task(self, tenant: str, task: str) -> TaskRecord | None:
         try:
             return self.task_of(tenant, task)
+        except CallerError:
+            return None
+
+    def _known_doubt(self, tenant: str, doubt: str) -> DoubtRecord | None:
+        try:
+            return self.doubt_of(tenant, doubt)
         except CallerError:
             return None
 

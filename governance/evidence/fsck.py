@@ -31,7 +31,7 @@ _phases = {
 # One entry for each row of these, neither fewer nor more. (An intent is held over the attempts of its turn.)
 _counted = {
     "actions": ("action.proposed",), "verdicts": ("verdict.given",),
-    "receipts": ("effect.receipted", "effect.unknown", "effect.resolved"),
+    "receipts": ("effect.receipted", "effect.unknown", "effect.resolved"), "doubts": ("doubt.asked",), "words": ("word.given",),
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from engine.errors import TwokeysError
+from engine.gate import doubt
 from engine.gate.action import Action, OperationSpec
 from engine.gate.permit import Judgement, Permit, Release, permit, reopened
 from engine.gate.receipt import Outcome, Receipt, read, write
@@ -15,6 +16,7 @@ from engine.gate.retry import next_delay
 from engine.kernel import Retrying, Started, proposal_from, reference_of
 from engine.ledger.entries import stamp
 from governance.keys import Signer, hashed
+from governance.store import doubts
 from governance.store.case import Case
 
 effect_seconds_max = 15.0  # a connector answers or gives up within this; the lease must outlive it
@@ -122,8 +124,11 @@ class Execute:
             # Unchanged is not "did not happen" while the first attempt may still be on the road.
             outcome = None
         if outcome is None:
-            text = "the worker that did this is gone and the outside cannot prove whether it happened"
-            return again, Outcome("unknown", error_class="lease_expired", message=text)
+            gone = "the worker that did this is gone and " if row.state == "running" else ""
+            code = "lease_expired" if gone else "cannot_tell"
+            return again, Outcome(
+                "unknown", error_class=code, message=f"{gone}the outside cannot prove whether it happened"
+            )
         return again, outcome
 
     def settles_at(self, case: Case, action: Action) -> datetime.datetime:
@@ -138,6 +143,9 @@ class Execute:
     ) -> Receipt:
         """Record the receipt and what it means for the run: the step goes on, is tried again, ends, or waits for a person."""
         action, name = granted.action, case.promise_id(granted.action.promise)
+        if case.promises[action.promise].state == "unknown":
+            # People were asked; whatever is known now stands on their card too.
+            case.show_card(doubt.id_of(case.origin.run, action.promise, granted.attempt))
         receipt = self._receipt(case, granted, outcome, how, person)
         case.put_receipt(receipt, granted.key)
         self._note(case, receipt, how, person)
@@ -148,13 +156,7 @@ class Execute:
             case.put_work("", "advance", keep=keep)
             return receipt
         if receipt.status == "unknown":
-            case.touch(action.promise, state="unknown", last_error=f"{outcome.error_class}: {outcome.message}"[:500])
-            # Looked at once more when the attempt can no longer be on the road; a person may answer before.
-            seconds = (self.settles_at(case, action) - case.now).total_seconds()
-            case.put_work(action.promise, "execute", wait_seconds=max(seconds, 0.0), parked=seconds <= 0)
-            case.show_card(case.promises[action.promise].approval)
-            row = case.promises[action.promise]
-            case.posts.append(("unknown", row.approval, {"run": case.origin.run, "step": row.step}))
+            self._ask_people(case, action, outcome)
             return receipt
         delay = self._delay(case, granted, outcome, immediate=how != "performed")
         if delay is None:
@@ -181,6 +183,55 @@ class Execute:
         case.state = "failed_retryable"
         case.put_work(action.promise, "judge", wait_seconds=delay)
         return receipt
+
+    def _ask_people(self, case: Case, action: Action, outcome: Outcome) -> None:
+        """Nobody knows whether it happened: a doubt is put before people, and nothing is tried again by itself."""
+        case.touch(action.promise, state="unknown", last_error=f"{outcome.error_class}: {outcome.message}"[:500])
+        # Looked at once more when the attempt can no longer be on the road; a person may answer before.
+        self._look_later(case, action)
+        doubts.ask(case, action)
+        case.show_card(case.promises[action.promise].approval)
+
+    def look_again(self, case: Case, action: Action, outcome: Outcome, *, asked: bool) -> None:
+        """Somebody looked, or it was time to: it is still unknown, and that is said where people were asked.
+
+        An earlier release asked nobody; then people are asked now.
+        """
+        row = case.promises[action.promise]
+        if not asked:
+            self._ask_people(case, action, outcome)
+            return
+        until = self.settles_at(case, action)
+        text = outcome.message
+        if until > case.now:
+            text += f"; before {until:%H:%M:%S} UTC an unchanged target proves nothing, the attempt may still be on the road"
+        case.touch(row.promise, last_error=f"{outcome.error_class}: {text}"[:500])
+        case.note("effect.looked", {"promise": row.promise, "attempt": row.attempt, "error_class": outcome.error_class})
+        name = doubt.id_of(case.origin.run, row.promise, row.attempt)
+        case.show_card(name)
+        case.posts.append(("looked", name, {"text": text}))
+        self._look_later(case, action)
+
+    def _look_later(self, case: Case, action: Action) -> None:
+        seconds = (self.settles_at(case, action) - case.now).total_seconds()
+        case.put_work(action.promise, "execute", wait_seconds=max(seconds, 0.0), parked=seconds <= 0)
+
+    def retry(self, case: Case, promise: str, attempt: int) -> None:
+        """People want an attempt of unknown outcome made again: under the same key, judged first, as any attempt."""
+        case.accept(Retrying(case.promise_id(promise), attempt, "retry_told", case.micros))
+        case.note(
+            "effect.retried",
+            {"promise": promise, "attempt": attempt, "error_class": "retry_told", "retry_at": stamp(case.now)},
+        )
+        # The hours that people took are not the step's: its time to run begins now.
+        case.touch(
+            promise, state="failed_retryable", deadline_at=None, next_eligible_at=case.now,
+            last_error="retry_told: people want it tried again under the same key",
+        )  # fmt: skip
+        case.state = "failed_retryable"
+        case.put_work(promise, "judge")
+        case.show_card(doubt.id_of(case.origin.run, promise, attempt))
+        case.show_card(case.promises[promise].approval)
 
     def reuse(
         self, case: Case, action: Action, run: str, body: bytes, signature: bytes, key_id: str, result: dict[str, str]

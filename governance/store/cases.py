@@ -247,6 +247,18 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
         raise Conflict("what the permit rests on has changed", code="version")
     _begin_children(unit, case)
     _tell_family(unit, case)
+    for row in case.rows.get("doubt", ()):
+        unit.run(
+            "insert into doubt (tenant, doubt, run, promise, attempt, action_digest) "
+            "values (:tenant, :doubt, :run, :promise, :attempt, :action_digest)",
+            run=case.origin.run, **row,
+        )  # fmt: skip
+    for row in case.rows.get("word", ()):
+        unit.run(
+            "insert into word (tenant, doubt, n, run, person, how, at, via, identity, reason) "
+            "values (:tenant, :doubt, :n, :run, :person, :how, :at, :via, :identity, :reason)",
+            run=case.origin.run, **row,
+        )  # fmt: skip
     if unit.check_commit is not None:
         unit.check_commit(unit, case)
     unit.noted += case.noted

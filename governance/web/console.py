@@ -20,7 +20,7 @@ from engine.errors import CallerError, Refused, TwokeysError
 from governance import log
 from governance.commands.answer import Filled, Told
 from governance.commands.decide import Press
-from governance.store import approvals, people, templates, views
+from governance.store import approvals, doubts, people, templates, views
 from governance.store import tasks as store
 from governance.store.people import Profile
 from governance.store.unit import Unit
@@ -38,7 +38,9 @@ queue_rows = 20
 _notes = {
     "canceled": "Asked to cancel. What is in flight may finish; nothing new starts.",
     "happened": "Recorded that it happened. The run goes on.",
-    "did_not": "Recorded that it did not happen.",
+    "did_not": "Recorded that it did not happen. What is left of its attempts is used, judged again first.",
+    "probe": "Looking now. What is found stands below within seconds.",
+    "retry": "Recorded that you want it tried again under the same key.",
 }
 
 
@@ -248,7 +250,7 @@ class Console:
                 "run": run, "steps": steps, "asked": asked, "names": {p.person: p.name for p in known.values()},
                 "why": story.why(run, steps, asked, unit.now()), "verdicts": views.verdicts(unit, name), "bundle": views.bundle(unit, name),
                 "receipts": receipts(unit, self.seams.verify, name), "lines": [(one, *story.line(one.entry, known)) for one in entries],
-                "error": error, "typed": visit.form, "unknown": [s for s in steps if s.state == "unknown"],
+                "error": error, "typed": visit.form, "unknown": [one for one in doubts.of_run(unit, name) if one.is_open],
                 "tasks": {one.promise: one for one in store.of_run(unit, name)},
                 "step_names": {s.promise: s.step for s in steps}, "read_only": {s.promise: s.kind == "read" for s in steps},
                 "changes_of": questions.changes,
@@ -273,7 +275,19 @@ class Console:
         how, promise = visit.form.get("how", ""), visit.form.get("promise", "")
         try:
             reason = visit.form.get("reason", "").strip()
-            self.seams.resolve.resolve(session.tenant, session.caller.actor, run, promise, how, reason)
+            once = dedupe_key("console", session.caller, f"{run}/{promise}", visit.form.get("once", ""))
+            doubt = visit.form.get("doubt", "")
+            self.seams.resolve.resolve(
+                session.tenant,
+                session.caller.actor,
+                run,
+                promise,
+                how,
+                reason,
+                via="console",
+                doubt=doubt,
+                dedupe_key=once,
+            )
         except TwokeysError as refused:
             return self.run(visit, *_told(refused))
         return RedirectResponse(f"/runs/{quote(run, safe='')}?done={quote(how, safe='')}", 303)

@@ -164,6 +164,10 @@ _lines = {
     "effect.receipted": ("plain", "Attempt {attempt}: {status}"),
     "effect.unknown": ("alarm", "Attempt {attempt}: nobody knows whether it happened"),
     "effect.resolved": ("hold", "{person} said: {how_words}"),
+    "effect.looked": ("hold", "Looked again: nobody can tell yet whether attempt {attempt} happened"),
+    "doubt.asked": ("alarm", "People are asked whether attempt {attempt} happened"),
+    "word.given": ("hold", "{person} {word_words}, {via_words}"),
+    "word.refused": ("bad", "{person} was not heard: {code_words}{count_words}"),
     "effect.retried": ("hold", "Attempt {attempt} failed ({error_class}); it is tried again"),
     "effect.reused": ("plain", "It had happened already, in run {run}; the receipt is reused"),
     "step.completed": ("good", "“{step}” is done"),
@@ -206,6 +210,12 @@ def line(entry: Entry, names: Mapping[str, Profile]) -> tuple[str, str]:
     body["via_words"] = VIA.get(str(body.get("via", "")), str(body.get("via", "")))
     body["code_words"] = REFUSALS.get(str(body.get("code", "")), str(body.get("code", "")))
     body["count_words"] = f" ({body['count']} times)" if body.get("count", 1) != 1 else ""
+    if entry.type == "word.given":
+        body["word_words"] = (
+            "wants the system looked at"
+            if body["how"] == "probe"
+            else f"wants it tried again under the same key ({body['given']} of {body['needed']} people)"
+        )
     body["how_words"] = _said.get(str(body.get("how", "")), str(body.get("how", "")))
     text = words.format_map(body)
     return tone, text.replace("1 keys", "1 key") if body.get("keys") == 1 else text

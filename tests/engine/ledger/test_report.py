@@ -66,6 +66,8 @@ def test_every_entry_of_a_run_has_a_sentence_with_its_own_keys() -> None:
         "key.given",
         "key.refused",
         "effect",
+        "doubt",
+        "word",
         "step",
         "signal",
         "cancel",
