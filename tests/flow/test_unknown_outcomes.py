@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from engine.errors import Refused
 from governance.commands.resolve import Resolved, Said
 from governance.evidence.sequence import trust_text
 from governance.stages.tick import Tick
@@ -120,7 +125,7 @@ def test_what_cannot_be_taken_back_is_tried_again_by_two_different_people_only(i
     world = irreversible
     run = begin(world, one_step("for-good"))
     world.until(run, "waiting_approval")
-    world.approve(run, "bo")
+    world.approve(run, *("bo", "cleo")[: world.waiting(run).asked.keys])
     world.servicenow.plan("drop_connection", method="PATCH", times=1)
     world.drain()
     found = doubt(world, run)
@@ -139,7 +144,7 @@ def test_what_cannot_be_taken_back_is_tried_again_by_two_different_people_only(i
         world.drain()
     # The first attempt did happen, so the target is not what people agreed to: the keys are asked for again.
     assert world.case(run).state == "waiting_approval"
-    world.approve(run, "ana")
+    world.approve(run, *("ana", "cleo")[: world.waiting(run).asked.keys])
     world.until(run, "succeeded")
     assert receipts(world, run) == [(1, 1, "unknown"), (2, 1, "ok")]
 
@@ -148,7 +153,7 @@ def test_the_word_of_somebody_who_has_left_counts_no_more(irreversible: World) -
     world = irreversible
     run = begin(world, one_step("left"))
     world.until(run, "waiting_approval")
-    world.approve(run, "bo")
+    world.approve(run, *("bo", "cleo")[: world.waiting(run).asked.keys])
     world.servicenow.plan("drop_connection", method="PATCH", times=1)
     world.drain()
     assert said(world, run, "bo", "retry").given == 1
@@ -245,3 +250,54 @@ def test_a_run_that_is_being_cancelled_tries_nothing_again(world: World) -> None
     assert said(world, run, "bo", "did_not").ok
     assert world.case(run).state == "canceled"
     assert receipts(world, run) == [(1, 1, "unknown"), (1, 2, "rejected")]
+
+
+_count = itertools.count()
+HISTORIES = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(["rita", "ana", "bo", "cleo", "low"]), st.sampled_from(["probe", "happened", "did_not", "retry"])
+        ),
+        st.sampled_from([("", "lost"), ("", "work"), ("", "settles"), ("", "cancel")]),
+    ),
+    min_size=2,
+    max_size=9,
+)  # fmt: skip
+
+
+@settings(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(history=HISTORIES)
+def test_whatever_people_say_in_whatever_order_nothing_is_done_again_without_their_word(
+    world: World, history: list[tuple[str, str]]
+) -> None:
+    """One attempt, and one more for each that certainly did not happen or that people wanted again; no effect without an attempt."""
+    world.servicenow.reset()
+    run, wanted = lost(world, f"any-{next(_count)}"), 0
+    for who, what in history:
+        if what == "lost":
+            world.servicenow.plan("drop_connection", method="PATCH", times=1)
+        elif what == "work":
+            world.hurry()
+            world.drain()
+        elif what == "settles":
+            unsettle(world)
+        elif what == "cancel":
+            with suppress(Refused):
+                world.parts.cancel.cancel(world.tenant, world.actor("ana"), run, "enough")
+        else:
+            answer = said(world, run, who, what, "" if what == "probe" else "I know")
+            assert answer.sentence
+            assert not answer.ok or (who != "low" and (who != "rita" or what == "probe"))
+            wanted += answer.ok and what == "retry"
+        certain = sum(status == "rejected" for _, _, status in receipts(world, run))
+        assert world.case(run).promises["0"].attempt <= 1 + certain + wanted
+    world.servicenow.call("DELETE", "/_control/faults")
+    for _ in range(3):
+        world.hurry()
+        world.drain()
+    case = world.case(run)
+    assert case.ended or case.promises["0"].state == "unknown"
+    if not case.ended:
+        assert said(world, run, "bo", "happened").ok
