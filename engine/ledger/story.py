@@ -93,6 +93,7 @@ class Story:
             "task.answered": self._tasks.answered,
             "task.expired": self._tasks.ended,
             "task.canceled": self._tasks.ended,
+            "operator.answered": self._mended,
             "step.completed": self._completed,
             "run.closed": self._closed,
         }
@@ -349,6 +350,10 @@ class Story:
         elif effect.state not in ("open", "receipted", "resolved"):
             _broken("effect-order", f"an attempt that is {effect.state} is tried again")
         effect.state = "retried"
+
+    def _mended(self, entry: Entry) -> None:
+        if entry.actor != {"type": "person", "id": entry.body["person"]} or not entry.body["person"]:
+            _broken("task-person", "what an operator says about mending is said by a person who is named")
 
     def _doubted(self, entry: Entry) -> None:
         effect = self._effect_of(entry.body)

@@ -23,7 +23,7 @@ Verify = Callable[[str, bytes, bytes], bool]
 page = 200
 # The phase of an operation's journal that each state of its row stands for.
 _phases = {
-    "ready": ("scheduled",), "waiting_approval": ("scheduled", "retrying"), "waiting_task": ("scheduled",),
+    "ready": ("scheduled",), "waiting_approval": ("scheduled", "retrying"), "waiting_task": ("scheduled", "retrying"),
     "failed_retryable": ("scheduled", "retrying"),
     "running": ("started",), "unknown": ("started",), "succeeded": ("completed",), "failed_terminal": ("completed",),
     "canceled": ("scheduled", "started", "retrying"),

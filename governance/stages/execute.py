@@ -12,11 +12,12 @@ from engine.gate import doubt
 from engine.gate.action import Action, OperationSpec
 from engine.gate.permit import Judgement, Permit, Release, permit, reopened
 from engine.gate.receipt import Outcome, Receipt, read, write
-from engine.gate.retry import next_delay
+from engine.gate.retry import next_delay, ours
 from engine.kernel import Retrying, Started, proposal_from, reference_of
 from engine.ledger.entries import stamp
+from engine.limits import attempts_max
 from governance.keys import Signer, hashed
-from governance.store import doubts
+from governance.store import doubts, mending
 from governance.store.case import Case
 
 effect_seconds_max = 15.0  # a connector answers or gives up within this; the lease must outlive it
@@ -93,7 +94,7 @@ class Execute:
             return self._registry.of(granted.action.connector).perform(granted)
         except TwokeysError as error:
             # Connections and credentials are read before anything is sent.
-            return Outcome("error", error_class=error.code, message=str(error), retryable=True)
+            return ours(error.code, str(error), again=True)
         except Exception as error:  # the call may have been on the road: nobody knows, so nothing is retried
             return Outcome("unknown", error_class="connector_fault", message=type(error).__name__)
 
@@ -158,6 +159,12 @@ class Execute:
         if receipt.status == "unknown":
             self._ask_people(case, action, outcome)
             return receipt
+        if outcome.mend and how == "performed" and granted.attempt < attempts_max:
+            # Nothing was changed. The next attempt is made when an operator says that it is mended.
+            case.accept(Retrying(name, granted.attempt, outcome.error_class, case.micros))
+            self._note_retry(case, granted, outcome.error_class, case.now)
+            mending.ask(case, action.promise, outcome.error_class, outcome.message, outcome.mend)
+            return receipt
         delay = self._delay(case, granted, outcome, immediate=how != "performed")
         if delay is None:
             case.finish(action.promise, ok=False, error_class=outcome.error_class or "failed", message=outcome.message)
@@ -165,15 +172,7 @@ class Execute:
             return receipt
         at = case.now + datetime.timedelta(seconds=delay)
         case.accept(Retrying(name, granted.attempt, outcome.error_class, int(at.timestamp() * 1_000_000)))
-        case.note(
-            "effect.retried",
-            {
-                "promise": action.promise,
-                "attempt": granted.attempt,
-                "error_class": outcome.error_class,
-                "retry_at": stamp(at),
-            },
-        )
+        self._note_retry(case, granted, outcome.error_class, at)
         case.touch(
             action.promise,
             state="failed_retryable",
@@ -290,6 +289,10 @@ class Execute:
             left,
         )
         return 0.0 if delay is not None and immediate else delay
+
+    def _note_retry(self, case: Case, granted: Permit, error_class: str, at: datetime.datetime) -> None:
+        body = {"promise": granted.action.promise, "attempt": granted.attempt, "error_class": error_class}
+        case.note("effect.retried", {**body, "retry_at": stamp(at)})
 
     def _key(self, action: Action) -> str:
         return hashed(self._hash_key(action.tenant), "effect-key", action.key)

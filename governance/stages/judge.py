@@ -13,12 +13,13 @@ from engine.gate.action import TIERS, Action, Field, OperationSpec, Target, effe
 from engine.gate.permit import Judgement, Release
 from engine.gate.question import Grant, People, ask, moment, request_id
 from engine.gate.receipt import CannotLook, Outcome
-from engine.gate.retry import fault_delay
+from engine.gate.retry import fault_delay, ours
 from engine.gate.verdict import Judged, Policy, judge
 from engine.kernel import proposal_from, reference_of
 from engine.program.faults import hint
 from engine.program.interpreter import Propose
 from governance.keys import hashed, mac
+from governance.store import mending
 from governance.store.approvals import Recorded
 from governance.store.around import Around, Holder, KeyState, Success
 from governance.store.case import Case
@@ -151,7 +152,7 @@ class Judge:
             spec = self._registry.spec(proposal.connector, proposal.operation)
             instance = self._instance_of(o.tenant, proposal.connector)
         except CallerError as error:
-            raise CannotLook(Outcome("rejected", error_class=error.code, message=str(error))) from None
+            raise CannotLook(ours(error.code, str(error), again=False)) from None
         misfit = _misfit(spec, proposal)
         if misfit:
             raise CannotLook(Outcome("rejected", error_class="invalid_proposal", message=misfit))
@@ -189,6 +190,10 @@ class Judge:
             case.changed.add(promise)
         if opinion.cannot is not None or action is None:
             assert opinion.cannot is not None
+            if opinion.cannot.mend:
+                cannot = opinion.cannot
+                mending.ask(case, promise, cannot.error_class, cannot.message, cannot.mend)
+                return None
             self._stuck(
                 case, promise, opinion.cannot.error_class, opinion.cannot.message, opinion.cannot.retryable, faults
             )

@@ -9,7 +9,7 @@ from engine.journal.promises import Timer
 from engine.kernel import Fired, Signalled
 from engine.ledger.entries import Fact
 from governance import log
-from governance.store import approvals, cases, doubts, entries, refusals, tasks
+from governance.store import approvals, cases, doubts, entries, mending, refusals, tasks
 from governance.store.dispatch import Dispatch
 from governance.store.unit import Database, Unit
 
@@ -96,7 +96,14 @@ class Tick:
             )
             return
         case.now = max(case.now, now)
-        tasks.end(case, found.promise, "expired")
+        tasks.end(case, task, "expired")
+        if found.is_operators:
+            case.note("operator.expired", {"task": task, "promise": found.promise})
+            mending.give_up(
+                case, found.promise, "expired", found.error_class, f"nobody mended it in time: {found.error}"
+            )
+            cases.commit(unit, case, ())
+            return
         case.note("task.expired", {"task": task, "promise": found.promise})
         case.finish(found.promise, ok=False, error_class="expired", message="nobody answered in time")
         case.put_work("", "advance")

@@ -243,7 +243,7 @@ class Api:
         place = read_page(call.query.after)
         with self._seams.database.unit(call.caller.tenant, write=False) as unit:
             me = reader(unit, call.caller)
-            found = store.waiting(unit, me.groups, (place.at, place.id) if place else None, queue_rows + 1)
+            found = store.waiting(unit, store.groups_of(me), (place.at, place.id) if place else None, queue_rows + 1)
             rows = [tasks.out(tasks.of(unit, one, me)) for one in found[:queue_rows]]
         last = found[queue_rows - 1] if len(found) > queue_rows else None
         return shape.TasksOut(tasks=rows, next=write_page(Page(last.expires_at, last.task)) if last else "")

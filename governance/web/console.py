@@ -152,7 +152,7 @@ class Console:
         session = self.session(visit)
         with self.opened(visit) as (unit, me):
             tenant = people.tenant(unit)
-            count, mine = views.waiting_count(unit), store.waiting_count(unit, me.groups)
+            count, mine = views.waiting_count(unit), store.waiting_count(unit, store.groups_of(me))
             now = unit.now()
         frame = {
             "me": me, "tenant": tenant, "csrf": self.sessions.csrf(session), "now": now, "waiting_count": count, "task_count": mine,
@@ -180,7 +180,7 @@ class Console:
         """GET /: the queue when something waits, else the runs."""
         self.session(visit)
         with self.opened(visit) as (unit, me):
-            waits, mine = views.waiting_count(unit), store.waiting_count(unit, me.groups)
+            waits, mine = views.waiting_count(unit), store.waiting_count(unit, store.groups_of(me))
         return RedirectResponse("/approvals" if waits else "/tasks" if mine else "/runs", 303)
 
     def sign_in(self, visit: Visit, error: str = "", status: int = 200) -> Response:
@@ -374,7 +374,7 @@ class Console:
         """GET /tasks: what waits for the visitor's answer, the nearest deadline first."""
         place = read_page(visit.query.get("after", ""))
         with self.opened(visit) as (unit, me):
-            found = store.waiting(unit, me.groups, (place.at, place.id) if place else None, queue_rows + 1)
+            found = store.waiting(unit, store.groups_of(me), (place.at, place.id) if place else None, queue_rows + 1)
             shown = [tasks.of(unit, one, me) for one in found[:queue_rows]]
         more = found[queue_rows - 1] if len(found) > queue_rows else None
         values = {

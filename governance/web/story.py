@@ -160,6 +160,10 @@ _lines = {
     "task.answered": ("good", "{person} filled in the form, {via_words}"),
     "task.expired": ("bad", "Nobody filled in the form in time"),
     "task.canceled": ("plain", "The form was withdrawn ({why})"),
+    "operator.asked": ("alarm", "“{step}” met {error_class}: an operator must mend it"),
+    "operator.answered": ("hold", "{person} {mended_words}, {via_words}"),
+    "operator.expired": ("bad", "Nobody mended it in time"),
+    "operator.canceled": ("plain", "Nobody need mend it any more ({why})"),
     "effect.intended": ("plain", "Attempt {attempt} begins"),
     "effect.receipted": ("plain", "Attempt {attempt}: {status}"),
     "effect.unknown": ("alarm", "Attempt {attempt}: nobody knows whether it happened"),
@@ -210,6 +214,8 @@ def line(entry: Entry, names: Mapping[str, Profile]) -> tuple[str, str]:
     body["via_words"] = VIA.get(str(body.get("via", "")), str(body.get("via", "")))
     body["code_words"] = REFUSALS.get(str(body.get("code", "")), str(body.get("code", "")))
     body["count_words"] = f" ({body['count']} times)" if body.get("count", 1) != 1 else ""
+    if entry.type == "operator.answered":
+        body["mended_words"] = "mended it and lets it go on" if body["how"] == "go_on" else "gave it up"
     if entry.type == "word.given":
         body["word_words"] = (
             "wants the system looked at"

@@ -18,6 +18,9 @@ create table word (
   how text not null check (how in ('probe','happened','did_not','retry')),
   at timestamptz not null, via text not null, identity text not null, reason text not null,
   primary key (tenant, doubt, n), foreign key (tenant, doubt) references doubt);
+-- An operation may be mended more than once: each time is a task of its own, and the primary key stays its identity.
+drop index task_promise;
+create index task_promise on task (tenant, run, promise);
 create unique index word_once on word (tenant, doubt, person, how) where how <> 'probe';
 create index word_run on word (tenant, run);
 """

@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 547a7f322afd7bea7d9cf9d3280e7114f83ba79e377e1f0701186358fbd4f7d6
+Digest of the parts: 7a350f1fcfb9e36e1e44a524132900d944705f65bc561b15e211d683cf313a97
 """
 
 from __future__ import annotations
@@ -1266,6 +1266,10 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "task.answered": _words("task promise person groups form_sha256 answer_sha256 via"),
     "task.expired": _words("task promise"),
     "task.canceled": _words("task promise why"),
+    "operator.asked": _words("task promise step error_class expires_at"),
+    "operator.answered": _words("task promise person how via"),
+    "operator.expired": _words("task promise"),
+    "operator.canceled": _words("task promise why"),
     "signal.sent": _words("person name delivery payload_sha256"),
     "cancel.requested": _words("person reason_sha256"),
     "cancel.inherited": _words("run promise"),
@@ -2728,6 +2732,7 @@ class Story:
             "task.answered": self._tasks.answered,
             "task.expired": self._tasks.ended,
             "task.canceled": self._tasks.ended,
+            "operator.answered": self._mended,
             "step.completed": self._completed,
             "run.closed": self._closed,
         }
@@ -2984,6 +2989,10 @@ class Story:
         elif effect.state not in ("open", "receipted", "resolved"):
             _broken("effect-order", f"an attempt that is {effect.state} is tried again")
         effect.state = "retried"
+
+    def _mended(self, entry: Entry) -> None:
+        if entry.actor != {"type": "person", "id": entry.body["person"]} or not entry.body["person"]:
+            _broken("task-person", "what an operator says about mending is said by a person who is named")
 
     def _doubted(self, entry: Entry) -> None:
         effect = self._effect_of(entry.body)
