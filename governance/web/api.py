@@ -166,7 +166,7 @@ class Api:
         run, caller = call.path["run"], call.caller
         found = self._seams.resolve.resolve(
             caller.tenant, caller.actor, run, asked.promise, asked.how, asked.reason, via="api", doubt=asked.doubt,
-            dedupe_key=dedupe_key("api", caller, f"{run}/{asked.promise}", call.key),
+            dedupe_key=dedupe_key("api", caller, f"{run}/{asked.promise}/{asked.how}", call.key),
         )  # fmt: skip
         return shape.ResolvedOut(**{name: getattr(found, name) for name in shape.ResolvedOut.model_fields})
 

@@ -275,7 +275,7 @@ class Console:
         how, promise = visit.form.get("how", ""), visit.form.get("promise", "")
         try:
             reason = visit.form.get("reason", "").strip()
-            once = dedupe_key("console", session.caller, f"{run}/{promise}", visit.form.get("once", ""))
+            once = dedupe_key("console", session.caller, f"{run}/{promise}/{how}", visit.form.get("once", ""))
             doubt = visit.form.get("doubt", "")
             self.seams.resolve.resolve(
                 session.tenant,
