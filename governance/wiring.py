@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from engine.canonical import read_json, sha256
 from engine.errors import CallerError, OperatorError
+from engine.gate.action import Action
 from engine.gate.card import CardRecord
 from engine.ledger.bundle import PolicySource
 from engine.ledger.onefile import one_file
@@ -56,7 +57,8 @@ from governance.stages.judge import Judge
 from governance.stages.seal import Seal
 from governance.stages.tick import Tick
 from governance.stages.turn import Turns
-from governance.store import approvals, around, doubts, outbox, people, tasks, templates
+from governance.store import approvals, around, cases, doubts, outbox, people, tasks, templates
+from governance.store.case import Case
 from governance.store.dispatch import Dispatch
 from governance.store.doubts import DoubtRecord
 from governance.store.secrets import Secrets
@@ -325,9 +327,13 @@ class Parts:
             with self.database.unit(tenant, write=False) as unit:
                 return around.key_state(unit, key)
 
+        def recorded(case: Case, promise: str) -> Action:
+            with self.database.unit(case.origin.tenant, write=False) as unit:
+                return cases.done_by(unit, case, promise)
+
         return Judge(
             self.registry, instance_of=self.instance_of, policy_of=self.policies.of, hash_key=self.hash_key,
-            key_state_of=key_state_of, random_bytes=clock.random_bytes, monotonic=clock.monotonic,
+            key_state_of=key_state_of, recorded=recorded, random_bytes=clock.random_bytes, monotonic=clock.monotonic,
         )  # fmt: skip
 
     @cached_property

@@ -54,6 +54,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "doubt.asked": _words("doubt promise attempt action_sha256 keys lineage"),
     "word.given": _words("doubt promise attempt person groups how via given needed reason_sha256"),
     "word.refused": _words("doubt person how code via count"),
+    "reversal.proposed": _words("promise step of"),
     "step.completed": _words("promise step"),
     "step.failed": _words("promise step error_class"),
     "task.asked": _words("task promise step form_sha256 groups expires_at keys counts signers"),

@@ -68,6 +68,7 @@ _sentences = {
     "word.refused": "{person} refused as a speaker: {code}",
     "effect.retried": "Attempt {attempt} failed ({error_class}) and is tried again",
     "effect.reused": "Earlier receipt of run {run} reused",
+    "reversal.proposed": "{step} is to undo operation {of}",
     "step.completed": "Step {step} completed",
     "step.failed": "Step {step} failed: {error_class}",
     "operator.asked": "Operators asked to mend what step {step} met: {error_class}",

@@ -94,6 +94,7 @@ class Story:
             "task.expired": self._tasks.ended,
             "task.canceled": self._tasks.ended,
             "operator.answered": self._mended,
+            "reversal.proposed": self._reversal,
             "step.completed": self._completed,
             "run.closed": self._closed,
         }
@@ -350,6 +351,13 @@ class Story:
         elif effect.state not in ("open", "receipted", "resolved"):
             _broken("effect-order", f"an attempt that is {effect.state} is tried again")
         effect.state = "retried"
+
+    def _reversal(self, entry: Entry) -> None:
+        done = self._proposals.get(entry.body["of"])
+        if done is None or done["key_sha256"] not in self._done:
+            _broken(
+                "reversal", f"{entry.body['step'][:40]} undoes operation {entry.body['of'][:40]}, which never happened"
+            )
 
     def _mended(self, entry: Entry) -> None:
         if entry.actor != {"type": "person", "id": entry.body["person"]} or not entry.body["person"]:

@@ -74,6 +74,9 @@ def normalize(text: bytes, filename: str, catalog: Catalog) -> Definition:
         risk_ceiling=ceiling,
         steps=steps,
     )
+    if len(definition.flat) > steps_max:
+        message = f"a definition has at most {steps_max} steps; with its branches this one has {len(definition.flat)}"
+        ledger.at_value("/steps", message)
     ledger.refuse()
     return definition
 

@@ -35,7 +35,7 @@ SPECS = (
             FieldSpec("assignment_group"), FieldSpec("work_notes", op="append", chars_max=4_000), FieldSpec("state"),
             FieldSpec("impact"), FieldSpec("urgency"),
         ),
-        reversible=True, reversal="inverse", key_template="sn:incident:update:{instance}:{target}:{fields_hash}",
+        reversible=True, reversal="inverse", inverse="update", key_template="sn:incident:update:{instance}:{target}:{fields_hash}",
         summary="Update incident", result_fields=(*_shown, "sys_mod_count"),
     ),
     OperationSpec(

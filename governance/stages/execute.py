@@ -167,7 +167,14 @@ class Execute:
             return receipt
         delay = self._delay(case, granted, outcome, immediate=how != "performed")
         if delay is None:
-            case.finish(action.promise, ok=False, error_class=outcome.error_class or "failed", message=outcome.message)
+            error_class, message = outcome.error_class or "failed", outcome.message
+            if outcome.retryable and granted.attempt < self._attempts(case, action.promise):
+                # Only time was short: an author may deal with that otherwise than with a failure.
+                error_class, message = (
+                    "deadline",
+                    f"{error_class}: {message}; the next try would come after the deadline",
+                )
+            case.finish(action.promise, ok=False, error_class=error_class, message=message)
             case.put_work("", "advance", keep=keep)
             return receipt
         at = case.now + datetime.timedelta(seconds=delay)
@@ -277,18 +284,21 @@ class Execute:
 
     def _delay(self, case: Case, granted: Permit, outcome: Outcome, *, immediate: bool) -> float | None:
         row = case.promises[granted.action.promise]
-        invoke = case.history.invoke(case.promise_id(row.promise))
-        assert invoke is not None
-        attempts_max = proposal_from(case.payloads[reference_of(invoke.scheduled.input)]).max_attempts
         left = (row.deadline_at - case.now).total_seconds() if row.deadline_at else 3600.0
         delay = next_delay(
             replace(outcome, retryable=True) if immediate else outcome,
             granted.attempt,
-            attempts_max,
+            self._attempts(case, row.promise),
             self._chance(),
             left,
         )
         return 0.0 if delay is not None and immediate else delay
+
+    def _attempts(self, case: Case, promise: str) -> int:
+        """How many attempts its author allows."""
+        invoke = case.history.invoke(case.promise_id(promise))
+        assert invoke is not None
+        return proposal_from(case.payloads[reference_of(invoke.scheduled.input)]).max_attempts
 
     def _note_retry(self, case: Case, granted: Permit, error_class: str, at: datetime.datetime) -> None:
         body = {"promise": granted.action.promise, "attempt": granted.attempt, "error_class": error_class}

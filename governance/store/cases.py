@@ -197,6 +197,20 @@ def action(unit: Unit, run: str, promise: str, rev: int) -> Action:
     return found
 
 
+def done_by(unit: Unit, case: Case, promise: str) -> Action:
+    """What an operation of this very run has done, by its receipt, stored or about to be; refused when another run did it."""
+    held = [row["action_digest"] for row in case.rows.get("receipt", ()) if (row["promise"], row["status"]) == (promise, "ok")]  # fmt: skip
+    row = unit.one(
+        "select a.rev from action a where a.tenant = :tenant and a.run = :run and a.promise = :promise and (a.digest = :held or exists "
+        "(select from receipt r where r.tenant = a.tenant and r.run = a.run and r.promise = a.promise and r.action_digest = a.digest "
+        "and r.status = 'ok')) order by a.rev desc limit 1",
+        run=case.origin.run, promise=promise, held=held[0] if held else b"",
+    )  # fmt: skip
+    if row is None:
+        raise CallerError(f"operation {promise} of this run has done nothing itself", code="nothing_to_reverse")
+    return action(unit, case.origin.run, promise, int(row[0]))
+
+
 def unpark(unit: Unit, run: str) -> int:
     """What is parked of a run is ready again; what nobody knows the outcome of waits on for a person's word. How many."""
     return unit.run(

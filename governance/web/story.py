@@ -174,6 +174,7 @@ _lines = {
     "word.refused": ("bad", "{person} was not heard: {code_words}{count_words}"),
     "effect.retried": ("hold", "Attempt {attempt} failed ({error_class}); it is tried again"),
     "effect.reused": ("plain", "It had happened already, in run {run}; the receipt is reused"),
+    "reversal.proposed": ("hold", "“{step}” is to undo what operation {of} did"),
     "step.completed": ("good", "“{step}” is done"),
     "step.failed": ("bad", "“{step}” failed: {error_class}"),
     "cancel.requested": ("hold", "{person} asked to cancel"),

@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 7a350f1fcfb9e36e1e44a524132900d944705f65bc561b15e211d683cf313a97
+Digest of the parts: e909ea13ffb9351d067710f679146d6902f287f6f83eb72c7bfdeeaa0c856740
 """
 
 from __future__ import annotations
@@ -1260,6 +1260,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "doubt.asked": _words("doubt promise attempt action_sha256 keys lineage"),
     "word.given": _words("doubt promise attempt person groups how via given needed reason_sha256"),
     "word.refused": _words("doubt person how code via count"),
+    "reversal.proposed": _words("promise step of"),
     "step.completed": _words("promise step"),
     "step.failed": _words("promise step error_class"),
     "task.asked": _words("task promise step form_sha256 groups expires_at keys counts signers"),
@@ -2733,6 +2734,7 @@ class Story:
             "task.expired": self._tasks.ended,
             "task.canceled": self._tasks.ended,
             "operator.answered": self._mended,
+            "reversal.proposed": self._reversal,
             "step.completed": self._completed,
             "run.closed": self._closed,
         }
@@ -2989,6 +2991,13 @@ class Story:
         elif effect.state not in ("open", "receipted", "resolved"):
             _broken("effect-order", f"an attempt that is {effect.state} is tried again")
         effect.state = "retried"
+
+    def _reversal(self, entry: Entry) -> None:
+        done = self._proposals.get(entry.body["of"])
+        if done is None or done["key_sha256"] not in self._done:
+            _broken(
+                "reversal", f"{entry.body['step'][:40]} undoes operation {entry.body['of'][:40]}, which never happened"
+            )
 
     def _mended(self, entry: Entry) -> None:
         if entry.actor != {"type": "person", "id": entry.body["person"]} or not entry.body["person"]:

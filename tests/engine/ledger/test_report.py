@@ -69,6 +69,7 @@ def test_every_entry_of_a_run_has_a_sentence_with_its_own_keys() -> None:
         "doubt",
         "word",
         "operator",
+        "reversal",
         "step",
         "signal",
         "cancel",
