@@ -17,8 +17,8 @@ from engine.limits import cbor_bytes_max
 from engine.program import function_commands as do
 from engine.program.definition import Definition
 from engine.program.function import Turn
-from engine.program.function_journal import Applied, Result, apply
-from engine.program.interpreter import Complete, Context, Fail, Outcome, Propose, begin, deliver, run_to_wait
+from engine.program.function_journal import Applied, Result, apply, task_name
+from engine.program.interpreter import AskPerson, Complete, Context, Fail, Outcome, Propose, begin, deliver, run_to_wait
 from engine.program.snapshot import Frame
 
 
@@ -215,6 +215,13 @@ def advance(
             name = f"{proposal.connector}.{proposal.operation}"
             history.append(ev.InvokeScheduled(promise, "Function", name, _text(kept[0].reference), policy), now)
             history.append(ev.ExecutionAwaiting(frozenset((promise,)), "Single"), now)
+        case AskPerson(child, form):
+            promise = history.execution.child(child)
+            kept.append(payload(salt_key, f"{promise}/input", {"form": form, "sign_off": None}))
+            history.append(
+                ev.InvokeScheduled(promise, "Function", task_name, _text(kept[0].reference), "attempts=1"), now
+            )
+            history.append(ev.ExecutionAwaiting(frozenset((promise,)), "Single"), now)
         case Complete(value):
             kept.append(payload(salt_key, "result", value))
             history.append(ev.ExecutionCompleted(_text({"ok": kept[0].reference})), now)
@@ -270,10 +277,12 @@ def rebuild(history: History, definition: Definition, context: Context, payloads
     for _ in range(history.next_child):
         turn = run_to_wait(definition, frame, context)
         frame = turn.frame
-        if not isinstance(turn.outcome, Propose):
+        if not isinstance(turn.outcome, Propose | AskPerson):
             raise BrokenJournal("replay", "the journal holds operations that the program does not ask for")
         invoke = history.invoke(history.execution.child(turn.outcome.child))
-        name = f"{turn.outcome.connector}.{turn.outcome.operation}"
+        name = (
+            task_name if isinstance(turn.outcome, AskPerson) else f"{turn.outcome.connector}.{turn.outcome.operation}"
+        )
         if invoke is None or invoke.scheduled.function_name != name:
             raise BrokenJournal("replay", f"the program asks for {name}, the journal has something else")
         if invoke.phase != "completed":
@@ -284,7 +293,10 @@ def rebuild(history: History, definition: Definition, context: Context, payloads
 
 def proposal_value(proposal: Propose) -> dict[str, Any]:
     """A proposal as the journal's input payload carries it."""
-    return {name: getattr(proposal, name) for name in Propose.__dataclass_fields__}
+    value = {name: getattr(proposal, name) for name in Propose.__dataclass_fields__}
+    if not proposal.reverses:
+        del value["reverses"]  # so that every other proposal is written as it always was
+    return value
 
 
 def proposal_from(body: bytes) -> Propose:

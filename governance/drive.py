@@ -26,7 +26,7 @@ from governance.stages.execute import Execute, effect_seconds_max
 from governance.stages.judge import Ask, Go, Judge, Opinion, Reuse
 from governance.stages.seal import Seal
 from governance.stages.turn import Asking, Turns
-from governance.store import approvals, cases, tasks
+from governance.store import approvals, cases, doubts, tasks
 from governance.store.around import Around, Remembered
 from governance.store.case import Case, FenceLost, Seen
 from governance.store.dispatch import Dispatch, Lease
@@ -250,11 +250,13 @@ class Drive:
         row = case.promises[self.lease.item]
         with self._tools.database.unit(self.lease.tenant, write=False) as unit:
             action = cases.action(unit, self.lease.run, row.promise, row.rev)
+            asked = row.state == "unknown" and bool(doubts.newest(unit, self.lease.run, row.promise))
         granted, outcome = self._tools.hands.execute.look(case, action)
         _say.info("looked", outcome=outcome.status)
         if row.state == "unknown" and outcome.status == "unknown":
-            # Nothing new: it goes on waiting for a person.
-            case.put_work(row.promise, "execute", parked=True)
+            # Nothing new: it goes on waiting for a person, and people are told that somebody looked.
+            case.now = max(case.now, self._db_now())
+            self._tools.hands.execute.look_again(case, action, outcome, asked=asked)
             return None
         self._tools.hands.execute.settle(case, granted, outcome, how="looked")
         return self._go_on()

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from engine.canonical import read_json, sha256
 from engine.errors import CallerError, OperatorError
+from engine.gate.action import Action
 from engine.gate.card import CardRecord
 from engine.ledger.bundle import PolicySource
 from engine.ledger.onefile import one_file
@@ -45,6 +46,7 @@ from governance.slack.cards import Card, body_bytes, render
 from governance.slack.clicks import Clicks, Waiting
 from governance.slack.clicks import Seams as ClickSeams
 from governance.slack.delivery import Delivery
+from governance.slack.doubts import card as doubt_card
 from governance.slack.endpoint import slack_routes
 from governance.slack.modals import Modals
 from governance.slack.outbox import Sender
@@ -56,8 +58,10 @@ from governance.stages.judge import Judge
 from governance.stages.seal import Seal
 from governance.stages.tick import Tick
 from governance.stages.turn import Turns
-from governance.store import approvals, around, outbox, people, tasks, templates
+from governance.store import approvals, around, cases, doubts, outbox, people, tasks, templates
+from governance.store.case import Case
 from governance.store.dispatch import Dispatch
+from governance.store.doubts import DoubtRecord
 from governance.store.secrets import Secrets
 from governance.store.tasks import TaskRecord
 from governance.store.unit import CommitCheck, Database
@@ -233,11 +237,21 @@ class Parts:
             found = tasks.load(unit, task)
         return replace(found, console_url=f"{self.settings.public_url.rstrip('/')}/tasks/{task}")
 
-    def _card_record(self, tenant: str, ref: str) -> CardRecord | TaskRecord:
+    def doubt_of(self, tenant: str, doubt: str) -> DoubtRecord:
+        """A doubt as people see it now."""
+        with self.database.unit(tenant, write=False) as unit:
+            found = doubts.record(unit, doubt)
+        return replace(found, console_url=f"{self.settings.public_url.rstrip('/')}/runs/{found.run}")
+
+    def _card_record(self, tenant: str, ref: str) -> CardRecord | TaskRecord | DoubtRecord:
+        if ref.startswith("un_"):
+            return self.doubt_of(tenant, ref)
         return self.task_of(tenant, ref) if ref.startswith("ta_") else self.record_of(tenant, ref)
 
-    def render(self, record: CardRecord | TaskRecord) -> Card:
+    def render(self, record: CardRecord | TaskRecord | DoubtRecord) -> Card:
         """The Slack card of a record."""
+        if isinstance(record, DoubtRecord):
+            return doubt_card(record, self.settings.deployment, self.button_mac)
         if isinstance(record, TaskRecord):
             return task_card(record, self.settings.deployment, self.button_mac)
         return render(record, self.settings.deployment, self.button_mac)
@@ -324,9 +338,13 @@ class Parts:
             with self.database.unit(tenant, write=False) as unit:
                 return around.key_state(unit, key)
 
+        def recorded(case: Case, promise: str) -> Action:
+            with self.database.unit(case.origin.tenant, write=False) as unit:
+                return cases.done_by(unit, case, promise)
+
         return Judge(
             self.registry, instance_of=self.instance_of, policy_of=self.policies.of, hash_key=self.hash_key,
-            key_state_of=key_state_of, random_bytes=clock.random_bytes, monotonic=clock.monotonic,
+            key_state_of=key_state_of, recorded=recorded, random_bytes=clock.random_bytes, monotonic=clock.monotonic,
         )  # fmt: skip
 
     @cached_property
@@ -391,7 +409,8 @@ class Parts:
         return ClickSeams(
             app_id=s.slack_app_id, deployment=s.deployment, mac=self.button_mac, tenant_of=lambda team: self.dispatch.route("slack", team),
             decide=self.decide.decide, record_of=self._known_record,
-            answer=self.answers.answer, task_of=self._known_task, waiting_for=self._waiting_for, tell=self._tell, gone=self._gone,
+            answer=self.answers.answer, task_of=self._known_task, say=self.resolve.say, doubt_of=self._known_doubt,
+            waiting_for=self._waiting_for, tell=self._tell, gone=self._gone,
             modals=Modals(s.slack_api_base, self.slack_token, allow_local=s.local), count=metrics.count,
         )  # fmt: skip
 
@@ -404,6 +423,12 @@ class Parts:
     def _known_task(self, tenant: str, task: str) -> TaskRecord | None:
         try:
             return self.task_of(tenant, task)
+        except CallerError:
+            return None
+
+    def _known_doubt(self, tenant: str, doubt: str) -> DoubtRecord | None:
+        try:
+            return self.doubt_of(tenant, doubt)
         except CallerError:
             return None
 

@@ -37,6 +37,7 @@ class OperationSpec:
     fields: tuple[FieldSpec, ...]
     reversible: bool
     reversal: str = "none"  # inverse | manual | none
+    inverse: str = ""  # the operation of the same connector that sets the fields back to what they were
     risk: str = "low"  # the least tier an author may declare
     key_template: str = ""  # a named effect key that an author may choose instead of the one by position
     settles_seconds: int = 300  # the longest an attempt may still be on the road: "unchanged" proves nothing before

@@ -26,6 +26,7 @@ class Outcome:
     retryable: bool = False
     retry_after_seconds: int = 0
     how_to_reverse: Mapping[str, Any] = field(default_factory=dict)
+    mend: str = ""  # what an operator must put right before it can be tried again; empty when that is not what is wrong
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

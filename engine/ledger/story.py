@@ -10,18 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from engine.canonical import read_json
-from engine.errors import BrokenLedger, CallerError
-from engine.gate.reducer import (
-    Unfit,
-    check_findings,
-    keys_counted,
-    keys_needed,
-    reduce,
-    source_fault,
-    subject_of,
-)
+from engine.errors import BrokenLedger
+from engine.gate.reducer import keys_counted, keys_needed
+from engine.ledger.doubts import Doubts
 from engine.ledger.entries import Entry, instant
+from engine.ledger.findings import derive_verdict
 from engine.ledger.lineage import Family
 from engine.ledger.tasks import Tasks
 
@@ -71,6 +64,7 @@ class Story:
         self._receipt_n: dict[str, tuple[int, int]] = {}
         self._done: set[str] = set()
         self._tasks = Tasks()
+        self._doubts = Doubts()
         self.approvals: dict[str, Asked] = {}
         self.counts: dict[str, int] = {}
         self.remarks: list[str] = []
@@ -92,10 +86,15 @@ class Story:
             "effect.resolved": self._resolved,
             "effect.retried": self._retried,
             "effect.reused": self._reused,
+            "effect.looked": self._looked,
+            "doubt.asked": self._doubted,
+            "word.given": self._word,
             "task.asked": self._task_asked,
             "task.answered": self._tasks.answered,
             "task.expired": self._tasks.ended,
             "task.canceled": self._tasks.ended,
+            "operator.answered": self._mended,
+            "reversal.proposed": self._reversal,
             "step.completed": self._completed,
             "run.closed": self._closed,
         }
@@ -138,55 +137,8 @@ class Story:
         wanted = [digest for digest in (body["input_sha256"], body["findings_sha256"]) if digest]
         if list(entry.commit) != wanted:
             _broken("verdict-commit", "a verdict commits to exactly its input and its findings")
-        self._derive(body, proposal)
+        derive_verdict(body, proposal, self._documents, self._tenant, self._run)
         given.append(body)
-
-    def _derive(self, body: dict[str, Any], proposal: dict[str, Any]) -> None:
-        """The recorded findings must give the recorded verdict; doubt may only have become a denial."""
-        if body["effect"] not in ("allow", "deny", "needs_approval"):
-            _broken("verdict-effect", f"{body['effect'][:40]!r} is no effect")
-        if body["effect"] == "deny" and body["deny_kind"] == "fault":
-            return
-        document = self._document(body["input_sha256"], "input")
-        findings = self._document(body["findings_sha256"], "findings")
-        try:
-            subject = subject_of(document)
-            said = (document["action"]["sha256"], document["tenant"]["id"], document["run"]["id"])
-            checked = check_findings(findings)
-            differs = source_fault(checked, document["request"]["id"], body["action_sha256"], body["policy_revision"])
-        except (KeyError, TypeError, Unfit) as error:
-            _broken("verdict-documents", f"the documents of this verdict are not what policy reads and writes: {error}")
-        if differs:
-            _broken("verdict-echo", f"the findings do not answer this question: {differs}")
-        if said != (body["action_sha256"], self._tenant, self._run):
-            _broken("verdict-input", "the input document is about another action, run or tenant")
-        facts = {"kind": proposal["kind"], "risk_tier": proposal["risk"], "reversible": proposal["reversible"]}
-        if subject != facts:
-            _broken("verdict-input", "the input document describes the action otherwise than the proposal")
-        ruling = reduce(findings, subject)
-        derived = {
-            "effect": ruling["effect"],
-            "deny_kind": ruling["deny_kind"],
-            "tier": ruling["tier"],
-            "keys": ruling["keys"],
-            "counts": [[group, count] for group, count in sorted(ruling["counts"].items())],
-            "groups": list(ruling["groups"]),
-            "expires_in_s": ruling["expires_in_s"],
-            "reasons": [reason["code"] for reason in ruling["reasons"]],
-        }
-        for name, value in derived.items():
-            if body[name] != value:
-                _broken(
-                    "verdict-derived", f"the recorded findings give {name} {value!r}, the verdict says {body[name]!r}"
-                )
-
-    def _document(self, digest: str, what: str) -> Any:
-        if digest not in self._documents:
-            _broken("verdict-documents", f"the {what} of this verdict is not in the bundle")
-        try:
-            return read_json(self._documents[digest])
-        except CallerError as error:
-            _broken("verdict-documents", f"the {what} of this verdict is not strict JSON: {error.reason}")
 
     # --- keys ------------------------------------------------------------------------------------------------------
 
@@ -347,11 +299,13 @@ class Story:
             self._check_release(stricter, asked, asked.persons)
 
     def _receipted(self, entry: Entry) -> None:
-        effect = self._open_effect(entry.body, ("open",))
+        effect = self._open_effect(entry.body, ("open", "unknown"))
         status = entry.body["status"]
         if status not in settled_statuses:
             _broken("receipt-status", f"{status[:40]!r} is no status of a settled effect")
-        self._check_receipt(entry.body, status)
+        envelope = self._check_receipt(entry.body, status)
+        if effect.state == "unknown" and envelope.get("how") != "looked":
+            _broken("effect-order", "an unknown outcome is settled by looking or by a person, and by nothing else")
         effect.state = "receipted"
         self._settle(entry.body, status)
 
@@ -365,6 +319,7 @@ class Story:
         effect = self._open_effect(body, ("unknown",))
         if entry.actor != {"type": "person", "id": body["person"]} or not body["person"]:
             _broken("resolved-person", "an unknown outcome is resolved by a person who is named")
+        self._doubts.check_speaker(body["promise"], body["attempt"], body["person"])
         if body["person"] == self._requester:
             _broken("resolved-person", f"{body['person']} started the run and cannot say how its effect ended")
         envelope = self._check_receipt(body, "")
@@ -384,10 +339,47 @@ class Story:
             self._done.add(body["key_sha256"])
 
     def _retried(self, entry: Entry) -> None:
-        effect = self._effect_of(entry.body)
-        if effect.state not in ("open", "receipted", "resolved"):
+        body = entry.body
+        effect = self._effect_of(body)
+        if effect.state == "unknown":
+            # Nobody knows whether it happened: only people may want it made again, and enough of them.
+            self._doubts.check_retry(body["promise"], body["attempt"])
+            self.remarks.append(
+                f"attempt {body['attempt']} of promise {body['promise']} stayed unknown and was made again because "
+                f"{', '.join(self._doubts.wanting(body['promise'], body['attempt']))} wanted it"
+            )
+        elif effect.state not in ("open", "receipted", "resolved"):
             _broken("effect-order", f"an attempt that is {effect.state} is tried again")
         effect.state = "retried"
+
+    def _reversal(self, entry: Entry) -> None:
+        done = self._proposals.get(entry.body["of"])
+        if done is None or done["key_sha256"] not in self._done:
+            _broken(
+                "reversal", f"{entry.body['step'][:40]} undoes operation {entry.body['of'][:40]}, which never happened"
+            )
+
+    def _mended(self, entry: Entry) -> None:
+        if entry.actor != {"type": "person", "id": entry.body["person"]} or not entry.body["person"]:
+            _broken("task-person", "what an operator says about mending is said by a person who is named")
+
+    def _doubted(self, entry: Entry) -> None:
+        effect = self._effect_of(entry.body)
+        if effect.state != "unknown" or entry.body["action_sha256"] != effect.body["action_sha256"]:
+            _broken("doubt", "people are asked about an attempt that is not unknown, or about another action")
+        approval = self.approvals.get(effect.body["approval"])
+        groups = approval.body["groups"] if approval else []
+        proposal = self._proposal_of({**entry.body, "action_sha256": effect.body["action_sha256"]})
+        self._doubts.asked(entry, groups, reversible=proposal["reversible"])
+
+    def _looked(self, entry: Entry) -> None:
+        if self._effect_of(entry.body).state != "unknown":
+            _broken("effect-order", "an outcome that is known is looked for")
+
+    def _word(self, entry: Entry) -> None:
+        if self._effect_of(entry.body).state != "unknown":
+            _broken("word-late", f"{entry.body['person']} speaks about an attempt that is not unknown")
+        self._doubts.word(entry)
 
     def _reused(self, entry: Entry) -> None:
         body = entry.body

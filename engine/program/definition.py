@@ -49,6 +49,11 @@ class ActionStep:
     key: Formula | None  # the effect key, when the author gives one
     deadline_s: int
     max_attempts: int
+    on_success: tuple[Step, ...] = ()
+    on_failure: tuple[Step, ...] = ()  # after it the run goes on behind this step, unless the branch ends it
+    on_timeout: tuple[Step, ...] = ()
+    undoes: bool = False  # on_failure: reverse
+    reversal: str = ""  # skip | by:<operation> | person; only in a definition that undoes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,17 @@ class FailStep:
 
 
 Step = AssignStep | ActionStep | CompleteStep | FailStep
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A step at its place in the program, and where the program goes on: behind it, or into a branch (-1: there is none)."""
+
+    step: Step
+    next: int
+    success: int = -1
+    failure: int = -1
+    timeout: int = -1
 
 
 @dataclass(frozen=True)
@@ -111,6 +127,18 @@ class Definition:
         }
 
     @cached_property
+    def flat(self) -> tuple[Placed, ...]:
+        """Every step at its place: those of the definition first, those of branches behind them; its length is the end."""
+        placed: list[Placed] = []
+        _lay_out(self.steps, _count(self.steps), placed)
+        return tuple(placed)
+
+    @cached_property
+    def reverses(self) -> bool:
+        """Whether some step undoes what earlier ones did."""
+        return any(isinstance(each.step, ActionStep) and each.step.undoes for each in self.flat)
+
+    @cached_property
     def body(self) -> bytes:
         """The bytes that are stored and hashed."""
         return encode(self.to_value())
@@ -140,6 +168,26 @@ def _caps_from(value: Any) -> Caps:
     return Caps(**first, **{name: _of(parts[name], int) for name in names.split()})
 
 
+def _branches(step: Step) -> tuple[tuple[Step, ...], ...]:
+    return (step.on_success, step.on_failure, step.on_timeout) if isinstance(step, ActionStep) else ()
+
+
+def _count(steps: tuple[Step, ...]) -> int:
+    return sum(1 + sum(map(_count, _branches(step))) for step in steps)
+
+
+def _lay_out(steps: tuple[Step, ...], after: int, placed: list[Placed]) -> int:
+    """Put steps behind what is placed already; `after` is where the last of them goes on. The place of the first, -1 for none."""
+    if not steps:
+        return -1
+    start = len(placed)
+    placed.extend(Placed(step, start + n + 1 if n + 1 < len(steps) else after) for n, step in enumerate(steps))
+    for at, step in enumerate(steps, start):
+        follows = placed[at].next
+        placed[at] = Placed(step, follows, *(_lay_out(branch, follows, placed) for branch in _branches(step)))
+    return start
+
+
 def _step_value(step: Step) -> dict[str, Any]:
     if isinstance(step, AssignStep):
         return {"id": step.id, "kind": "assign", "values": {name: to_value(each) for name, each in step.values}}
@@ -154,7 +202,18 @@ def _step_value(step: Step) -> dict[str, Any]:
             "error_class": step.error_class,
             "message": message,
         }
+    # Keys that a definition without branches does not have, so that its digest is what it always was.
+    more: dict[str, Any] = {
+        name: [_step_value(each) for each in getattr(step, name)]
+        for name in ("on_success", "on_failure", "on_timeout")
+        if getattr(step, name)
+    }
+    if step.undoes:
+        more["on_failure"] = "reverse"
+    if step.reversal:
+        more["reversal"] = step.reversal
     return {
+        **more,
         "id": step.id,
         "kind": "action",
         "connector": step.connector,
@@ -223,11 +282,18 @@ def _step_from(value: Any) -> Step:
 
 
 def _action_from(value: Any) -> ActionStep:
+    more = {name: value[name] for name in ("on_success", "on_failure", "on_timeout", "reversal") if name in value}
     parts = _exact(
-        value,
+        {name: each for name, each in value.items() if name not in more},
         "id kind connector operation target fields risk amount currency result key deadline_s retry",
         "an action step",
     )
+    undoes = more.get("on_failure") == "reverse"
+    branches = {
+        name: tuple(_step_from(each) for each in _of(more[name], list))
+        for name in ("on_success", "on_failure", "on_timeout")
+        if name in more and not (undoes and name == "on_failure")
+    }
     target = _exact(parts["target"], "type id", "a target")
     return ActionStep(
         id=_of(parts["id"], str),
@@ -243,6 +309,9 @@ def _action_from(value: Any) -> ActionStep:
         key=None if parts["key"] is None else formula_from(parts["key"]),
         deadline_s=_of(parts["deadline_s"], int),
         max_attempts=_of(_exact(parts["retry"], "max_attempts", "retry")["max_attempts"], int),
+        **branches,
+        undoes=undoes,
+        reversal=_of(more.get("reversal", ""), str),
     )
 
 

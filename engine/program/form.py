@@ -32,6 +32,7 @@ option_chars_max = 75  # Slack's
 signers_max = 9  # of one group
 strange_shown_max = 10
 _name = re.compile(r"[a-z][a-z0-9_]{0,39}")
+OPERATORS = "level:4"  # no group but everybody of level 4 and above: who is asked to mend something
 _group = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _integer = re.compile(r"-?[0-9]{1,16}")
 _decimal = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,9})?")
@@ -98,7 +99,7 @@ def form_from(value: Mapping[str, Any]) -> Form:
         title=_words(given.get("title"), "title", task_title_chars_max),
         text=_words(given.get("text", ""), "text", task_text_chars_max, blank=True),
         fields=found,
-        groups=_groups(given.get("groups"), "groups"),
+        groups=(OPERATORS,) if given.get("groups") == [OPERATORS] else _groups(given.get("groups"), "groups"),
         deadline_s=_number(
             given.get("deadline_s", deadline_seconds_default), "deadline_s", approval_seconds_min, approval_seconds_max
         ),
@@ -112,7 +113,7 @@ def check_groups(form: Form, known: Mapping[str, Any]) -> None:
     signers = form.sign_off.groups if form.sign_off else ()
     for place, groups in (("groups", form.groups), ("sign_off.groups", signers)):
         for group in groups:
-            if group not in known:
+            if group not in known and group != OPERATORS:
                 _invalid(place, f"there is no group {group!r} here")
 
 

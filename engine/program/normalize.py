@@ -79,6 +79,9 @@ def normalize(
         risk_ceiling=ceiling,
         steps=steps,
     )
+    if len(definition.flat) > steps_max:
+        message = f"a definition has at most {steps_max} steps; with its branches this one has {len(definition.flat)}"
+        ledger.at_value("/steps", message)
     ledger.refuse()
     return definition
 

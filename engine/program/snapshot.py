@@ -9,6 +9,7 @@ from engine.canonical import encode
 from engine.errors import CallerError
 
 _keys = ("step", "state", "steps", "next_child", "waiting", "error_class", "error")
+_kinds = {"done": list, "undo": list, "caught": dict}  # only where there is something in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +23,14 @@ class Frame:
     waiting: int | None = None
     error_class: str = ""  # why the step that was waited for did not succeed; empty while nothing has failed
     error: str = ""
+    done: list[list[int]] = field(default_factory=list)  # [child, place] of what succeeded, where it may be undone
+    undo: list[list[int]] = field(default_factory=list)  # of those, what is still to be undone, the newest first
+    caught: dict[str, str] = field(default_factory=dict)  # what the failure that a branch deals with was
 
     def to_value(self) -> dict[str, Any]:
-        """The canonical value: every key present."""
-        return {name: getattr(self, name) for name in _keys}
+        """The canonical value: every key present, but for those that only branches and reversals need."""
+        more = {name: getattr(self, name) for name in _kinds if getattr(self, name)}
+        return {**{name: getattr(self, name) for name in _keys}, **more}
 
     @property
     def body(self) -> bytes:
@@ -35,9 +40,17 @@ class Frame:
 
 def frame_from(value: Any) -> Frame:
     """The frame that a stored value holds; exact keys and exact types only."""
-    if type(value) is not dict or set(value) != set(_keys):
+    if type(value) is not dict or set(value) - set(_kinds) != set(_keys):
         raise CallerError("not a frame", code="not_a_frame")
-    kinds = {"step": int, "state": dict, "steps": dict, "next_child": int, "error_class": str, "error": str}
+    kinds = {
+        **{name: kind for name, kind in _kinds.items() if name in value},
+        "step": int,
+        "state": dict,
+        "steps": dict,
+        "next_child": int,
+        "error_class": str,
+        "error": str,
+    }
     for name, kind in kinds.items():
         if type(value[name]) is not kind:
             raise CallerError(f"{name} of a frame is {kind.__name__}", code="not_a_frame")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from engine.errors import CallerError
@@ -18,6 +18,7 @@ from engine.program.shape import Reader, kind_of
 from engine.program.values import NAME, Names, ValueReader
 
 deadline_seconds_default = 86_400
+branches_nested_max = 4
 _id = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _error_class = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _currency = re.compile(r"[A-Z]{3}")
@@ -43,11 +44,20 @@ class StepReader:
         self._values = ValueReader(ledger, self._names)
         self._ids: dict[str, str] = {}
         self._ended_by = ""
+        self._depth = 0
+        self._undoes = ""  # where a step says `on_failure: reverse`
 
     def read(self, values: list[Any]) -> tuple[Step, ...]:
         """The steps that are in order; every other one has left a fault."""
         self._names.look_ahead(values)
-        steps = [self._step(step_into("/steps", number), value) for number, value in enumerate(values)]
+        # How an operation is undone is written down only where some step undoes: then for all of them.
+        self._undoes = next(
+            (f"{place}/on_failure" for place, step in _actions("/steps", values) if _says_reverse(step)), ""
+        )
+        return self._list("/steps", values)
+
+    def _list(self, pointer: str, values: list[Any]) -> tuple[Step, ...]:
+        steps = [self._step(step_into(pointer, number), value) for number, value in enumerate(values)]
         return tuple(step for step in steps if step is not None)
 
     def _step(self, pointer: str, value: Any) -> Step | None:
@@ -139,13 +149,25 @@ class StepReader:
             "key": str,
             "deadline_s": int,
             "retry": dict,
+            "on_success": list,
+            "on_failure": None,
+            "on_timeout": list,
         }
         required = ("id", "connector", "operation", "target")
         parts = self._reader.shape(pointer, value, kinds, required, "an action step")
         spec = self._spec(pointer, parts)
         target_type, target_id = self._target(pointer, parts.get("target"), spec)
         amount, currency = self._amount(pointer, parts, spec)
+        result = self._result(pointer, ident, parts, spec)
+        success = self._branch(pointer, "on_success", parts, result="")
+        undoes = parts.get("on_failure") == "reverse"
+        failure = () if undoes else self._branch(pointer, "on_failure", parts, result=result)
         return ActionStep(
+            on_success=success,
+            on_failure=failure,
+            on_timeout=self._branch(pointer, "on_timeout", parts, result=result),
+            undoes=undoes,
+            reversal=self._reversal(pointer, spec) if self._undoes else "",
             id=ident,
             connector=parts.get("connector", ""),
             operation=parts.get("operation", ""),
@@ -155,11 +177,48 @@ class StepReader:
             risk=self._risk(pointer, parts, spec),
             amount=amount,
             currency=currency,
-            result=self._result(pointer, ident, parts, spec),
+            result=result,
             key=self._values.text(f"{pointer}/key", parts["key"]) if "key" in parts else None,
             deadline_s=self._number(pointer, parts, "deadline_s", deadline_seconds_default, approval_seconds_max),
             max_attempts=self._attempts(pointer, parts),
         )
+
+    def _branch(self, pointer: str, name: str, parts: dict[str, Any], *, result: str) -> tuple[Step, ...]:
+        """The steps of a branch. What only it makes is not there behind it; neither is a result whose failure it lets pass."""
+        if name not in parts:
+            return ()
+        below, value = f"{pointer}/{name}", parts[name]
+        if type(value) is not list or not value:
+            word = " or the word reverse" if name == "on_failure" else ""
+            self._ledger.at_value(below, f"{name} is a list of steps{word}, not {kind_of(value)}")
+            return ()
+        if self._depth >= branches_nested_max:
+            self._ledger.at_value(below, f"branches stand at most {branches_nested_max} deep in each other")
+            return ()
+        before, ended = self._names.fork(), self._ended_by
+        self._names.in_failure, self._ended_by = before.in_failure or name != "on_success", ""
+        if result:
+            self._names.results.pop(result, None)
+        self._depth += 1
+        steps = self._list(below, value)
+        self._depth -= 1
+        falls_through = not self._ended_by
+        self._names.restore(before)
+        self._ended_by = ended
+        if result and falls_through:
+            self._names.lose(result, name)
+        return steps
+
+    def _reversal(self, pointer: str, spec: OperationSpec | None) -> str:
+        """How what this step does is undone, as its connector declares it at this moment."""
+        if spec is None or spec.kind == "read":
+            return "skip"
+        if spec.reversal != "inverse" or not spec.inverse:
+            return "person"
+        effect = f"{spec.connector}.{spec.inverse}"
+        if effect not in self._effects:
+            self._ledger.at_value(self._undoes, f"undoing this needs the effect {effect!r}; add it to effects")
+        return f"by:{spec.inverse}"
 
     def _spec(self, pointer: str, parts: dict[str, Any]) -> OperationSpec | None:
         if "connector" not in parts or "operation" not in parts:
@@ -271,3 +330,17 @@ class StepReader:
         if name not in parts:
             return default
         return self._reader.between(f"{pointer}/{name}", parts[name], 1, high)
+
+
+def _actions(pointer: str, values: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every step that may be an action, with its place, in branches too."""
+    for number, value in enumerate(values if type(values) is list else ()):
+        place = step_into(pointer, number)
+        if type(value) is dict and value.get("kind") == "action":
+            yield place, value
+            for name in ("on_success", "on_failure", "on_timeout"):
+                yield from _actions(f"{place}/{name}", value.get(name))
+
+
+def _says_reverse(step: dict[str, Any]) -> bool:
+    return step.get("on_failure") == "reverse"

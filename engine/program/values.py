@@ -30,8 +30,26 @@ class Names:
         self.inputs = set(properties) if closed and type(properties) is dict else None
         self.state: set[str] = set()
         self.results: dict[str, tuple[str, ...]] = {}
+        self.in_failure = False  # of a branch that deals with a failure
+        self._lost: dict[str, str] = {}  # results that a branch may leave unmade
         self._later_state: dict[str, str] = {}
         self._later_results: dict[str, str] = {}
+
+    def fork(self) -> Names:
+        """What is known at this moment, to be given back to `restore` behind a branch."""
+        kept = Names({})
+        kept.state, kept.results, kept.in_failure = set(self.state), dict(self.results), self.in_failure
+        kept._lost = dict(self._lost)
+        return kept
+
+    def restore(self, kept: Names) -> None:
+        """Behind a branch nothing is there that only it has made."""
+        self.state, self.results, self.in_failure, self._lost = kept.state, kept.results, kept.in_failure, kept._lost
+
+    def lose(self, result: str, branch: str) -> None:
+        """The run may go on behind this branch without the result."""
+        self.results.pop(result, None)
+        self._lost[result] = branch
 
     def look_ahead(self, steps: list[Any]) -> None:
         """Note which step will make what, so that a name used too early is told from one that never exists."""
@@ -51,6 +69,11 @@ class Names:
         if not path:
             return ""
         name = path[0]
+        if root == "run" and name == "error":
+            if not self.in_failure:
+                return "run.error is there in a branch on_failure or on_timeout only"
+            known = ("step", "error_class", "message")
+            return "" if not path[1:] or path[1] in known else f"run.error has no {path[1]!r}{hint(path[1], known)}"
         if root == "run" and name not in RUN_NAMES:
             return f"run has no {name!r}{hint(name, RUN_NAMES)}"
         if root == "trigger" and name not in TRIGGER_NAMES:
@@ -67,6 +90,8 @@ class Names:
 
     def _result_fault(self, name: str, rest: tuple[str, ...]) -> str:
         if name not in self.results:
+            if name in self._lost:
+                return f"steps.{name} may not be there: the run goes on behind its {self._lost[name]}; read it in on_success"
             if name in self._later_results:
                 return f"steps.{name} is not there before step {self._later_results[name]!r} has run"
             return f"no step has the result {name!r}{hint(name, self.results)}"

@@ -137,15 +137,18 @@ def signal(run: str, name: str, tenant: str, token: str, given: str, form: str) 
 @runs.command("resolve")
 @click.argument("run")
 @click.argument("promise")
-@click.argument("how", type=click.Choice(["happened", "did-not"]))
+@click.argument("how", type=click.Choice(["probe", "happened", "did-not", "retry"]))
 @frame.asking
-@click.option("--reason", required=True, help="How you know; it stands on the receipt.")
+@click.option(
+    "--reason", default="", help="How you know, or why try again; it stands on the record. A probe needs none."
+)
 @frame.output
 def resolve(run: str, promise: str, how: str, tenant: str, token: str, reason: str, form: str) -> None:
-    """Say whether an operation of unknown outcome happened; `run show` names its promise."""
+    """Say whether an operation of unknown outcome happened, have it looked at, or want it tried again under the same key."""
     seat = frame.seat(tenant, token, person=True)
     done = seat.parts.resolve.resolve(seat.tenant, seat.person, run, promise, how.replace("-", "_"), reason)
-    frame.show_one(form, {"run": done.run, "promise": done.promise, "how": done.how, "state": done.state})
+    shown = {"run": done.run, "promise": done.promise, "how": done.how, "state": done.state}
+    frame.show_one(form, {**shown, "given": done.given, "needed": done.needed, "said": done.sentence})
 
 
 @runs.command("retry")

@@ -13,7 +13,7 @@ from engine.kernel import payload, reference_of
 from engine.limits import click_lock_seconds, click_statement_seconds
 from engine.program.form import read_answer
 from governance.commands.authority import Actor, who
-from governance.store import cases, outbox, tasks
+from governance.store import cases, mending, outbox, tasks
 from governance.store.case import Case
 from governance.store.people import Profile
 from governance.store.tasks import TaskRecord
@@ -115,9 +115,12 @@ class Answers:
     def _take(self, case: Case, found: TaskRecord, person: Profile, filled: Filled, value: dict[str, Any]) -> None:
         """The first answer that fits: it is the operation's result, unless others have to sign it first."""
         promise = found.promise
+        if found.is_operators:
+            self._mended(case, found, person, filled, value)
+            return
         kept = payload(case.origin.salt_key, f"{case.promise_id(promise)}/answer", value)
         case.keep(kept.commit, kept.body)
-        tasks.end(case, promise, "answered", person=person.person, via=filled.via, answer=kept.commit)
+        tasks.end(case, found.task, "answered", person=person.person, via=filled.via, answer=kept.commit)
         invoke = case.history.invoke(case.promise_id(promise))
         assert invoke is not None
         body = {
@@ -134,6 +137,23 @@ class Answers:
         case.state = "running"
         case.put_work(promise, "judge")
 
+    def _mended(self, case: Case, found: TaskRecord, person: Profile, filled: Filled, value: dict[str, Any]) -> None:
+        """An operator says that what was wrong is put right, or that it will not be."""
+        goes_on = value[mending.QUESTION] == mending.GO_ON
+        tasks.end(case, found.task, "answered", person=person.person, via=filled.via)
+        case.note(
+            "operator.answered",
+            {
+                "task": found.task, "promise": found.promise, "person": person.person,
+                "how": "go_on" if goes_on else "give_up", "via": filled.via,
+            },
+            actor={"type": "person", "id": person.person},
+        )  # fmt: skip
+        if goes_on:
+            mending.go_on(case, found.promise)
+        else:
+            mending.give_up(case, found.promise, "give_up", found.error_class, found.error)
+
 
 def why_not(found: TaskRecord, person: Profile, now: datetime.datetime) -> str:
     """What this person would be told without looking at an answer; empty when they may give one. Only shown, decided above."""
@@ -149,9 +169,8 @@ def _check_person(found: TaskRecord, person: Profile) -> None:
     require("complete_task", person.level, active=person.active, auditor=person.read_only)
     if person.kind != "human":
         raise Refused("only a person can answer this; a service account cannot", code="not_human")
-    if not set(person.groups) & set(found.form.groups):
-        groups = ", ".join(f"@{group}" for group in found.form.groups)
-        raise Refused(f"you are in no group that may answer this; it takes {groups}", code="not_answerer")
+    if not set(tasks.groups_of(person)) & set(found.form.groups):
+        raise Refused(f"you are in no group that may answer this; it takes {found.who}", code="not_answerer")
 
 
 def _check_open(found: TaskRecord, person: Profile, now: datetime.datetime) -> None:
@@ -171,6 +190,8 @@ def _sentence(error: CallerError | Refused) -> str:
 
 
 def _thanks(found: TaskRecord) -> str:
+    if found.is_operators:
+        return "Recorded."
     if found.form.sign_off is None:
         return "Your answer is recorded. The run goes on."
     groups = " or ".join(f"@{group}" for group in found.form.sign_off.groups)

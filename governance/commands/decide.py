@@ -14,7 +14,7 @@ from engine.kernel import Signalled, opened
 from engine.ledger.entries import Fact
 from engine.limits import click_lock_seconds, click_statement_seconds
 from governance.commands.authority import Actor, who
-from governance.store import approvals, cases, entries, outbox, people, tasks
+from governance.store import approvals, cases, entries, outbox, people, refusals, tasks
 from governance.store.case import Case
 from governance.store.people import Profile
 from governance.store.unit import Database, Unit
@@ -228,13 +228,7 @@ class Decide:
         self, unit: Unit, press: Press, found: approvals.Recorded, person: str, code: str, sentence: str
     ) -> Answer:
         """A refusal is an entry too; repeated ones by one person within a minute are folded into one counted row."""
-        row = unit.one(
-            "insert into refusal (tenant, approval, person, code, minute, count, told) "
-            "values (:tenant, :approval, :person, :code, date_trunc('minute', clock_timestamp()), 1, 1) "
-            "on conflict (tenant, approval, person, code, minute) do update set count = refusal.count + 1 returning count",
-            approval=found.asked.id, person=person or f"{press.actor_kind}:unlinked", code=code,
-        )  # fmt: skip
-        if row is not None and row[0] == 1:
+        if refusals.count(unit, found.asked.id, person or f"{press.actor_kind}:unlinked", code):
             actor = {"type": "person", "id": person} if person else {"type": "service", "id": press.actor_kind}
             fact = Fact(
                 "key.refused",
@@ -242,12 +236,6 @@ class Decide:
                 {"approval": found.asked.id, "person": person, "code": code, "via": press.via, "count": 1},
             )
             entries.note_run(unit, found.asked.run, [fact])
-        elif row is not None:
-            unit.run(
-                "insert into due (tenant, kind, ref, at) values (:tenant, 'refusals', :ref, clock_timestamp() + interval '1 minute') "
-                "on conflict do nothing",
-                ref=found.asked.id,
-            )
         answer = Answer(code, False, sentence, found.asked.status, 0, found.asked.keys)
         if press.dedupe_key:
             outbox.remember(unit, press.dedupe_key, _plain(answer))

@@ -11,9 +11,25 @@ import httpx2
 from engine.canonical import read_json
 from engine.errors import CallerError
 from engine.gate.receipt import Outcome
+from engine.gate.retry import AGAIN, MEND, NEVER, UNKNOWN, Fault, Faults, outcome_of
 from governance import clock
 
 answer_bytes_max = 1_048_576
+
+# Everything that can go wrong between sending and a complete answer. Where nothing reached the other side, or it turned us
+# away before doing anything, a write is safe to make again; where it may have got through, nobody knows.
+FAULTS: Faults = {
+    "unreachable": Fault(AGAIN, AGAIN),  # nothing was sent
+    "rate_limited": Fault(AGAIN, AGAIN),  # turned away before anything was done
+    "timeout": Fault(AGAIN, UNKNOWN),
+    "connection_lost": Fault(AGAIN, UNKNOWN),
+    "answer_too_large": Fault(AGAIN, UNKNOWN),
+    "malformed_answer": Fault(AGAIN, UNKNOWN),
+    "server_error": Fault(AGAIN, UNKNOWN),  # a gateway's 502 or 504, or a 500 after the commit
+    "target_not_found": Fault(NEVER, NEVER),
+    "not_authorized": Fault(MEND, MEND, "renew the credentials of the connection, or widen what they may do: `twokeys tenant connect`"),
+    "rejected": Fault(NEVER, NEVER),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +77,18 @@ class Exchange:
                 for chunk in response.iter_bytes():
                     raw += chunk
                     if len(raw) > answer_bytes_max:
-                        return _none(_lost(changes, "answer_too_large", f"the answer passes {answer_bytes_max} bytes"))
+                        return _none(_fault("answer_too_large", f"the answer passes {answer_bytes_max} bytes", changes))
                     if clock.monotonic() > late:
                         # The client's own timeout begins again with every byte; a trickle would hold the run for ever.
-                        return _none(_lost(changes, "timeout", f"the answer takes longer than {self._seconds:g} s"))
+                        return _none(_fault("timeout", f"the answer takes longer than {self._seconds:g} s", changes))
                 status, headers = response.status_code, dict(response.headers)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             # Nothing was sent: the outside did not see this attempt.
-            return _none(Outcome("error", error_class="unreachable", message=_words(error), retryable=True))
+            return _none(_fault("unreachable", _words(error), changes))
         except httpx2.TimeoutException as error:
-            return _none(_lost(changes, "timeout", _words(error)))
+            return _none(_fault("timeout", _words(error), changes))
         except httpx2.HTTPError as error:
-            return _none(_lost(changes, "connection_lost", _words(error)))
+            return _none(_fault("connection_lost", _words(error), changes))
         return _understood(status, raw, headers, changes)
 
     def close(self) -> None:
@@ -94,7 +110,7 @@ def _understood(status: int, raw: bytes, headers: Mapping[str, str], changes: bo
     try:
         return Answer(status, read_json(raw, floats=True), None, headers)
     except CallerError as error:
-        return _none(_lost(changes, "malformed_answer", error.reason))
+        return _none(_fault("malformed_answer", error.reason, changes))
 
 
 def _refused(status: int, raw: bytes, headers: Mapping[str, str], changes: bool) -> Outcome:
@@ -103,41 +119,22 @@ def _refused(status: int, raw: bytes, headers: Mapping[str, str], changes: bool)
         # Asked to come back: the request was turned away before anything was done.
         after = headers.get("retry-after", "")
         seconds = int(after) if after.isascii() and after.isdigit() and len(after) < 6 else 0
-        return Outcome(
-            "error",
-            response=seen,
-            error_class="rate_limited",
-            message="asked to slow down",
-            retryable=True,
-            retry_after_seconds=seconds,
+        return outcome_of(
+            FAULTS, "rate_limited", "asked to slow down", changes=changes, response=seen, retry_after_seconds=seconds
         )
-    if changes and (status >= 500 or status == 408):
-        # A gateway's 502 or 504, or a 500 after the commit: the write may have happened.
-        return Outcome("unknown", response=seen, error_class="server_error", message=f"answered {status}")
     if status >= 500 or status == 408:
-        return Outcome("error", response=seen, error_class="server_error", message=f"answered {status}", retryable=True)
+        return _fault("server_error", f"answered {status}", changes, seen)
     if status == 404:
-        return Outcome(
-            "rejected",
-            response=seen,
-            error_class="target_not_found",
-            message="the target does not exist or may not be seen",
-        )
+        return _fault("target_not_found", "the target does not exist or may not be seen", changes, seen)
     if status in (401, 403):
-        return Outcome(
-            "rejected",
-            response=seen,
-            error_class="not_authorized",
-            message=f"answered {status}: the connection's credentials do not suffice",
+        return _fault(
+            "not_authorized", f"answered {status}: the connection's credentials do not suffice", changes, seen
         )
-    return Outcome("rejected", response=seen, error_class="rejected", message=f"answered {status}")
+    return _fault("rejected", f"answered {status}", changes, seen)
 
 
-def _lost(changes: bool, error_class: str, message: str) -> Outcome:
-    if changes:
-        return Outcome("unknown", error_class=error_class, message=message)
-    status = "timeout" if error_class == "timeout" else "error"
-    return Outcome(status, error_class=error_class, message=message, retryable=True)
+def _fault(error_class: str, message: str, changes: bool, seen: Mapping[str, Any] | None = None) -> Outcome:
+    return outcome_of(FAULTS, error_class, message, changes=changes, response=seen)
 
 
 def _none(outcome: Outcome) -> Answer:

@@ -10,6 +10,7 @@ from engine.errors import CallerError
 from engine.gate.action import Action, OperationSpec
 from engine.gate.permit import Permit
 from engine.gate.receipt import Outcome
+from engine.gate.retry import Faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,10 @@ class Connector(Protocol):
     @property
     def specs(self) -> tuple[OperationSpec, ...]:
         """What it declares about its operations."""
+
+    @property
+    def faults(self) -> Faults:
+        """Every error class that it can produce, and what each means: its one table of retries."""
 
     def observe(self, action: Action) -> Mapping[str, str]:
         """The facts of the target that the action relies on (before values, version); raises CannotLook."""

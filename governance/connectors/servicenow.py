@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from engine.gate.action import Action, FieldSpec, OperationSpec
 from engine.gate.permit import Permit
 from engine.gate.receipt import CannotLook, Outcome
+from engine.gate.retry import NEVER, Fault, Faults, outcome_of
+from governance.connectors import http
 from governance.connectors.http import Answer, Exchange
 from governance.connectors.registry import ConnectionOf
 
@@ -17,6 +20,9 @@ _sys_id = re.compile(r"[0-9a-f]{32}")
 _shown = ("number", "sys_id", "short_description", "priority", "state", "assignment_group", "impact", "urgency")
 _appended = ("work_notes", "comments")
 _seconds = 10.0
+
+# Each fault that an operation can meet, and what it means: the road's, and ours before anything is sent.
+FAULTS: Faults = {**http.FAULTS, "bad_target": Fault(NEVER, NEVER)}
 
 SPECS = (
     OperationSpec(
@@ -29,7 +35,7 @@ SPECS = (
             FieldSpec("assignment_group"), FieldSpec("work_notes", op="append", chars_max=4_000), FieldSpec("state"),
             FieldSpec("impact"), FieldSpec("urgency"),
         ),
-        reversible=True, reversal="inverse", key_template="sn:incident:update:{instance}:{target}:{fields_hash}",
+        reversible=True, reversal="inverse", inverse="update", key_template="sn:incident:update:{instance}:{target}:{fields_hash}",
         summary="Update incident", result_fields=(*_shown, "sys_mod_count"),
     ),
     OperationSpec(
@@ -48,6 +54,7 @@ class ServiceNow:
     """The connector; one exchange per instance and tenant."""
 
     specs = SPECS
+    faults = FAULTS
 
     def __init__(self, connection_of: ConnectionOf) -> None:
         self._connection_of = connection_of
@@ -64,13 +71,8 @@ class ServiceNow:
 
     def _path(self, action: Action) -> str:
         if not _sys_id.fullmatch(action.target.id):
-            raise CannotLook(
-                Outcome(
-                    "rejected",
-                    error_class="bad_target",
-                    message="the target of an incident is its sys_id, 32 hexadecimal digits",
-                )
-            )
+            text = "the target of an incident is its sys_id, 32 hexadecimal digits"
+            raise CannotLook(outcome_of(FAULTS, "bad_target", text, changes=False))
         return f"/api/now/table/incident/{action.target.id}"
 
     def _record(self, action: Action) -> dict[str, str]:
@@ -79,9 +81,7 @@ class ServiceNow:
             raise CannotLook(answer.outcome)
         record = _result(answer)
         if record is None:
-            raise CannotLook(
-                Outcome("error", error_class="malformed_answer", message="the answer holds no record", retryable=True)
-            )
+            raise CannotLook(outcome_of(FAULTS, "malformed_answer", "the answer holds no record", changes=False))
         return record
 
     def answers(self, tenant: str) -> Outcome | None:
@@ -117,7 +117,7 @@ class ServiceNow:
         try:
             path = self._path(action)
         except CannotLook as error:
-            return error.outcome
+            return replace(error.outcome, request=request)
         if action.kind == "read":
             answer = self._exchange(action.tenant).call("GET", path, changes=False)
         else:
@@ -158,20 +158,11 @@ def _text(value: Any) -> str:
 
 def _outcome(answer: Answer, request: Mapping[str, Any], action: Action) -> Outcome:
     if answer.outcome is not None:
-        o = answer.outcome
-        return Outcome(o.status, request, o.response, {}, o.error_class, o.message, o.retryable, o.retry_after_seconds)
+        return replace(answer.outcome, request=request)
     record = _result(answer)
     if record is None:
-        status = "error" if action.kind == "read" else "unknown"
-        return Outcome(
-            status,
-            request,
-            {"status": answer.status},
-            {},
-            "malformed_answer",
-            "the answer holds no record",
-            status == "error",
-        )
+        lost = outcome_of(FAULTS, "malformed_answer", "the answer holds no record", changes=action.kind != "read")
+        return replace(lost, request=request, response={"status": answer.status})
     result = {name: record.get(name, "") for name in (*_shown, "sys_mod_count")}
     response = {"status": answer.status, "sys_mod_count": record.get("sys_mod_count", "")}
     undo: dict[str, Any] = {}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.gate.action import Action, FieldSpec, OperationSpec
 from engine.gate.permit import Permit
 from engine.gate.receipt import Outcome
+from engine.gate.retry import AGAIN, MEND, NEVER, UNKNOWN, Fault, Faults, outcome_of
 from governance.connectors.http import overslept
 
 SPECS = (
@@ -17,6 +18,26 @@ SPECS = (
         result_fields=("channel", "ts"),
     ),
 )  # fmt: skip
+
+# Each fault that a post can meet, and what it means.
+_invite = "invite the bot to the channel, or name another one in the workflow"
+_install = "install the Slack app again: `twokeys tenant slack`"
+FAULTS: Faults = {
+    "unreachable": Fault(AGAIN, AGAIN),  # nothing was sent
+    "rate_limited": Fault(AGAIN, AGAIN),
+    "connection_lost": Fault(UNKNOWN, UNKNOWN),  # Slack has no way to ask whether a message is there
+    "not_in_channel": Fault(MEND, MEND, _invite),
+    "channel_not_found": Fault(MEND, MEND, _invite),
+    "is_archived": Fault(MEND, MEND, "open the channel again, or name another one in the workflow"),
+    "not_installed": Fault(MEND, MEND, _install),
+    "invalid_auth": Fault(MEND, MEND, _install),
+    "not_authed": Fault(MEND, MEND, _install),
+    "token_revoked": Fault(MEND, MEND, _install),
+    "token_expired": Fault(MEND, MEND, _install),
+    "account_inactive": Fault(MEND, MEND, _install),
+    "missing_scope": Fault(MEND, MEND, "give the app the scopes of manifest.yml and install it again"),
+    "rejected": Fault(NEVER, NEVER),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +58,7 @@ class SlackMessages:
     """The connector; the sender is handed in by wiring because Slack has one home."""
 
     specs = SPECS
+    faults = FAULTS
 
     def __init__(self, post: Post) -> None:
         self._post = post
@@ -60,20 +82,12 @@ class SlackMessages:
         if sent.kind == "ok":
             found = {"channel": sent.channel, "ts": sent.ts}
             return Outcome("ok", request, found, found, how_to_reverse={"operation": "delete", **found})
-        if sent.kind == "later":
-            return Outcome(
-                "error",
-                request,
-                {},
-                {},
-                "rate_limited" if sent.retry_after_seconds else "unreachable",
-                sent.error,
-                True,
-                sent.retry_after_seconds,
-            )
-        if sent.kind == "unknown":
-            return Outcome("unknown", request, {}, {}, "connection_lost", sent.error)
-        return Outcome("rejected", request, {"error": sent.error}, {}, "rejected", sent.error)
+        known = {
+            "later": "rate_limited" if sent.retry_after_seconds else "unreachable",
+            "rejected": sent.error if sent.error in FAULTS else "rejected",
+        }.get(sent.kind, "connection_lost")
+        lost = outcome_of(FAULTS, known, sent.error, changes=True, retry_after_seconds=sent.retry_after_seconds)
+        return replace(lost, request=request, response={"error": sent.error} if sent.kind == "rejected" else {})
 
     def look(self, permit: Permit) -> Outcome | None:
         """Slack offers no way to ask (no history scope, no idempotency key): nobody can tell."""

@@ -23,7 +23,7 @@ Verify = Callable[[str, bytes, bytes], bool]
 page = 200
 # The phase of an operation's journal that each state of its row stands for.
 _phases = {
-    "ready": ("scheduled",), "waiting_approval": ("scheduled", "retrying"), "waiting_task": ("scheduled",),
+    "ready": ("scheduled",), "waiting_approval": ("scheduled", "retrying"), "waiting_task": ("scheduled", "retrying"),
     "failed_retryable": ("scheduled", "retrying"),
     "running": ("started",), "unknown": ("started",), "succeeded": ("completed",), "failed_terminal": ("completed",),
     "canceled": ("scheduled", "started", "retrying"),
@@ -31,7 +31,7 @@ _phases = {
 # One entry for each row of these, neither fewer nor more. (An intent is held over the attempts of its turn.)
 _counted = {
     "actions": ("action.proposed",), "verdicts": ("verdict.given",),
-    "receipts": ("effect.receipted", "effect.unknown", "effect.resolved"),
+    "receipts": ("effect.receipted", "effect.unknown", "effect.resolved"), "doubts": ("doubt.asked",), "words": ("word.given",),
 }  # fmt: skip
 
 

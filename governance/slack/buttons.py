@@ -19,15 +19,17 @@ APPROVE = "tk_approve"
 REJECT = "tk_reject"
 REVIEW = "tk_review"
 FILL = "tk_fill"
-ACTIONS = (APPROVE, REJECT, REVIEW, FILL)
+SAY_HAPPENED, SAY_DID_NOT, SAY_PROBE, SAY_RETRY = "tk_happened", "tk_did_not", "tk_probe", "tk_retry"
+DOUBTS = (SAY_HAPPENED, SAY_DID_NOT, SAY_PROBE, SAY_RETRY)
+ACTIONS = (APPROVE, REJECT, REVIEW, FILL, *DOUBTS)
 
-_value = re.compile(r"v1\.([a-z0-9-]{1,40})\.((?:ap|ta)_[0-9a-f]{16})\.([0-9]{1,9})\.([0-9a-f]{16})\.([0-9a-f]{16})")
+_value = re.compile(r"v1\.([a-z0-9-]{1,40})\.((?:ap|ta|un)_[0-9a-f]{16})\.([0-9]{1,9})\.([0-9a-f]{16})\.([0-9a-f]{16})")
 _deployment = re.compile(r"[a-z0-9-]{1,40}")
 
 
 @dataclass(frozen=True, slots=True)
 class Pressed:
-    """What a button names: which approval (or task), as shown by which card."""
+    """What a button names: which approval (or task, or doubt), as shown by which card."""
 
     deployment: str
     approval: str
@@ -42,7 +44,7 @@ class Pressed:
 
     @property
     def name(self) -> str:
-        """What people call the approval or the task."""
+        """What people call the approval, the task or the doubt."""
         return f"{self.approval[:2].upper()}-{self.approval[3:9]}"
 
 

@@ -14,18 +14,22 @@ from typing import Any, Protocol
 from engine.canonical import sha256
 from engine.errors import CallerError
 from engine.gate.card import CardRecord
+from engine.gate.doubt import PROBE
 from engine.limits import reason_chars_max
 from governance.commands.answer import Filled, Told
 from governance.commands.authority import Actor
 from governance.commands.decide import Answer, Press
-from governance.slack import phases, tasks, views
+from governance.commands.resolve import Resolved, Said
+from governance.slack import doubts, phases, tasks, views
 from governance.slack.api import Sent
 from governance.slack.blocks import Block, context, deadline, header, link, plain, section
 from governance.slack.buttons import (
     ACTIONS,
     APPROVE,
+    DOUBTS,
     FILL,
     REJECT,
+    SAY_PROBE,
     Mac,
     Opened,
     Pressed,
@@ -35,6 +39,7 @@ from governance.slack.buttons import (
     read_value,
 )
 from governance.slack.text import clip, escaped, one_line, stored
+from governance.store.doubts import DoubtRecord
 from governance.store.tasks import TaskRecord
 
 Payload = dict[str, Any]
@@ -92,6 +97,8 @@ class Seams:
     record_of: Callable[[str, str], CardRecord | None]  # tenant, approval
     answer: Callable[[Filled], Told]
     task_of: Callable[[str, str], TaskRecord | None]  # tenant, task
+    say: Callable[[Said], Resolved]  # also enqueues the ephemeral sentence when the word has a reply
+    doubt_of: Callable[[str, str], DoubtRecord | None]  # tenant, doubt
     waiting_for: Callable[[str, str], Sequence[Waiting]]  # tenant, actor_ref
     tell: Callable[[str, Reply, str], None]  # enqueue one ephemeral sentence, in its own transaction
     gone: Callable[[str, str], None]  # tenant, event: the installation was removed or its tokens were revoked
@@ -146,6 +153,8 @@ class Clicks:
             return self._say(person, reply, not_here, "slack_wrong_mac")
         if action_id == FILL:
             return self._open_task(person, pressed, reply, payload)
+        if action_id in DOUBTS:
+            return self._doubted(person, pressed, action_id, reply, payload)
         if action_id == APPROVE:
             self._seams.count("slack_click")
             self._press(person, pressed, "key", "slack_button", "", reply, _dedupe(payload), _shown(payload))
@@ -175,6 +184,31 @@ class Clicks:
         )
         return self._show(person, tasks.modal(task, opened, self._seams.mac), task.console_url, reply, payload)
 
+    def _doubted(self, person: _Person, pressed: Pressed, action_id: str, reply: Reply, payload: Payload) -> Outcome:
+        """Looking again is ordered at once; every other word needs a reason, which a window asks for."""
+        doubt = self._seams.doubt_of(person.tenant, pressed.approval)
+        if doubt is None:
+            return self._say(person, reply, unknown_here, "slack_unknown_doubt")
+        self._seams.count("slack_doubt")
+        if action_id == SAY_PROBE:
+            self._word(person, doubt, PROBE, "", "slack_button", _dedupe(payload), reply)
+            return Outcome()
+        now = replace(doubts.named(doubt, pressed.deployment), mac16=pressed.mac16)
+        opened = Opened(now, person.user, reply["channel"], reply["thread_ts"], "")
+        return self._show(
+            person, doubts.modal(doubt, action_id, opened, self._seams.mac), doubt.console_url, reply, payload
+        )
+
+    def _word(
+        self, person: _Person, doubt: DoubtRecord, how: str, reason: str, via: str, dedupe_key: str, reply: Reply
+    ) -> Resolved:
+        return self._seams.say(
+            Said(
+                person.tenant, Actor("slack", person.ref), doubt.run, doubt.promise, how, reason, via,
+                doubt=doubt.doubt, dedupe_key=dedupe_key, reply=reply,
+            )
+        )  # fmt: skip
+
     def _show(self, person: _Person, view: Block, url: str, reply: Reply, payload: Payload) -> Outcome:
         trigger = payload.get("trigger_id")
         sent = self._seams.modals.open(person.tenant, trigger if isinstance(trigger, str) else "", view)
@@ -191,7 +225,7 @@ class Clicks:
         if person is None or type(view) is not dict:
             return Outcome()
         callback_id = view.get("callback_id")
-        if callback_id not in (*views.SUBMITS, tasks.SUBMIT_FILL):
+        if callback_id not in (*views.SUBMITS, tasks.SUBMIT_FILL, *doubts.SUBMITS):
             return _next_view("Twokeys", old_card)
         if _is_outsider(payload, person.team):
             self._seams.count("slack_outsider")
@@ -207,9 +241,16 @@ class Clicks:
             return _next_view(opened.pressed.name, not_yours)
         if callback_id == tasks.SUBMIT_FILL:
             return self._filled(person, opened.pressed, view, _dedupe(payload))
-        reason, fault = _reason(view, required=callback_id == views.SUBMIT_REJECT)
+        reason, fault = _reason(view, required=callback_id != views.SUBMIT_APPROVE)
         if fault:
             return Outcome({"response_action": "errors", "errors": {views.REASON: fault}})
+        if callback_id in doubts.SUBMITS:
+            doubt = self._seams.doubt_of(person.tenant, opened.pressed.approval)
+            if doubt is None:
+                return _next_view(opened.pressed.name, unknown_here)
+            how = doubts.SUBMITS[callback_id]
+            told = self._word(person, doubt, how, reason, "slack_modal", _dedupe(payload), {})
+            return _next_view(doubt.name, told.sentence)
         kind = "reject" if callback_id == views.SUBMIT_REJECT else "key"
         self._seams.count("slack_submission")
         answer = self._press(

@@ -13,12 +13,13 @@ from governance.slack.cards import Card
 from governance.slack.outbox import Job, Sender, card_job, instead
 from governance.store import approvals, outbox, templates
 from governance.store.dispatch import Dispatch
+from governance.store.doubts import DoubtRecord
 from governance.store.tasks import TaskRecord
 from governance.store.unit import Database
 
 _say = log.get("slack")
 hold_seconds = 30.0
-_with_card = ("ap_", "ta_")
+_with_card = ("ap_", "ta_", "un_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class Delivery:
         database: Database,
         sender: Sender,
         *,
-        record_of: Callable[[str, str], CardRecord | TaskRecord],
-        render: Callable[[CardRecord | TaskRecord], Card],
+        record_of: Callable[[str, str], CardRecord | TaskRecord | DoubtRecord],
+        render: Callable[[CardRecord | TaskRecord | DoubtRecord], Card],
     ) -> None:
         self._database = database
         self._dispatch = Dispatch(database)
@@ -140,7 +141,4 @@ def _words(row: _Row) -> str:
     if row.kind == "thread":
         note = f" “{row.body['reason']}”" if row.body.get("reason") else ""
         return f"🔑 {row.body['person']} gave key {row.body['given']} of {row.body['needed']}.{note}"
-    return (
-        f"❓ The outcome of step {row.body['step']} of run {row.body['run']} is not known. Say in the console what happened; "
-        "nothing is retried until then."
-    )
+    return f"🔎 Looked again: {row.body['text']}."

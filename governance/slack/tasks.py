@@ -164,7 +164,7 @@ def _facts(task: TaskRecord) -> list[tuple[str, str]]:
     rows = [
         ("Asked by", task.requested_by),
         ("Workflow", f"{task.workflow} › {task.step}"),
-        ("Who can answer", " or ".join(f"@{group}" for group in form.groups)),
+        ("Who can answer", task.who),
         ("Asks for", ", ".join(one.label for one in form.fields)),
     ]
     if form.sign_off is not None:
@@ -191,6 +191,5 @@ def _outcome(task: TaskRecord) -> str:
 
 def _fallback(task: TaskRecord) -> str:
     """What screen readers and notifications say; Slack parses it, so it is escaped."""
-    groups = " or ".join(f"@{group}" for group in task.form.groups)
-    head = f"Task {task.name} waits for {groups}" if task.is_open else f"Task {task.name}: {_outcome(task)}"
+    head = f"Task {task.name} waits for {task.who}" if task.is_open else f"Task {task.name}: {_outcome(task)}"
     return escaped(f"{clip(head, 160)[0]}: {clip(one_line(task.form.title), 120)[0]}", 300)

@@ -6,7 +6,8 @@ from engine.errors import BrokenJournal
 from engine.journal.status import Blocked
 from engine.kernel import advance, delivered, opened, rebuild
 from engine.program.definition import Definition
-from engine.program.interpreter import Complete, Context, Propose, begin
+from engine.program.function_journal import task_name
+from engine.program.interpreter import AskPerson, Complete, Context, Propose, begin
 from governance.store.case import Case, Promise
 
 
@@ -44,6 +45,9 @@ def step(case: Case, definition: Definition) -> str | None:
     if first:
         case.note("run.started", {"journal_version": history.version})
         case.state = "running"
+    if isinstance(advanced.outcome, AskPerson):
+        asked = advanced.outcome
+        return _put(case, asked.child, asked.step_id, asked.step_index, task_name)
     if isinstance(advanced.outcome, Propose):
         return _proposed(case, advanced.outcome)
     case.close("succeeded" if isinstance(advanced.outcome, Complete) else "failed_terminal")
@@ -51,11 +55,18 @@ def step(case: Case, definition: Definition) -> str | None:
 
 
 def _proposed(case: Case, proposal: Propose) -> str:
-    local = case.history.execution.child(proposal.child).local
+    tool = f"{proposal.connector}.{proposal.operation}"
+    local = _put(case, proposal.child, proposal.step_id, proposal.step_index, tool)
+    if proposal.reverses:
+        case.note("reversal.proposed", {"promise": local, "step": proposal.step_id, "of": proposal.reverses})
+    return local
+
+
+def _put(case: Case, child: int, step: str, index: int, tool: str) -> str:
+    local = case.history.execution.child(child).local
     case.promises[local] = Promise(
-        promise=local, step=proposal.step_id, step_index=proposal.step_index, tool=f"{proposal.connector}.{proposal.operation}", key="",
-        kind="", state="ready",
-    )  # fmt: skip
+        promise=local, step=step, step_index=index, tool=tool, key="", kind="", state="ready"
+    )
     case.touch(local)
     case.state = "running"
     return local

@@ -9,13 +9,16 @@ from functools import partial
 from typing import Protocol
 
 from engine.errors import TwokeysError
+from engine.gate import doubt
 from engine.gate.action import Action, OperationSpec
 from engine.gate.permit import Judgement, Permit, Release, permit, reopened
 from engine.gate.receipt import Outcome, Receipt, check_signature, read, write
-from engine.gate.retry import next_delay
+from engine.gate.retry import next_delay, ours
 from engine.kernel import Retrying, Started, proposal_from, reference_of
 from engine.ledger.entries import stamp
+from engine.limits import attempts_max
 from governance.keys import Signer, hashed
+from governance.store import doubts, mending
 from governance.store.case import Case
 
 effect_seconds_max = 15.0  # a connector answers or gives up within this; the lease must outlive it
@@ -92,7 +95,7 @@ class Execute:
             return self._registry.of(granted.action.connector).perform(granted)
         except TwokeysError as error:
             # Connections and credentials are read before anything is sent.
-            return Outcome("error", error_class=error.code, message=str(error), retryable=True)
+            return ours(error.code, str(error), again=True)
         except Exception as error:  # the call may have been on the road: nobody knows, so nothing is retried
             return Outcome("unknown", error_class="connector_fault", message=type(error).__name__)
 
@@ -123,8 +126,11 @@ class Execute:
             # Unchanged is not "did not happen" while the first attempt may still be on the road.
             outcome = None
         if outcome is None:
-            text = "the worker that did this is gone and the outside cannot prove whether it happened"
-            return again, Outcome("unknown", error_class="lease_expired", message=text)
+            gone = "the worker that did this is gone and " if row.state == "running" else ""
+            code = "lease_expired" if gone else "cannot_tell"
+            return again, Outcome(
+                "unknown", error_class=code, message=f"{gone}the outside cannot prove whether it happened"
+            )
         return again, outcome
 
     def settles_at(self, case: Case, action: Action) -> datetime.datetime:
@@ -139,6 +145,9 @@ class Execute:
     ) -> Receipt:
         """Record the receipt and what it means for the run: the step goes on, is tried again, ends, or waits for a person."""
         action, name = granted.action, case.promise_id(granted.action.promise)
+        if case.promises[action.promise].state == "unknown":
+            # People were asked; whatever is known now stands on their card too.
+            case.show_card(doubt.id_of(case.origin.run, action.promise, granted.attempt))
         receipt = self._receipt(case, granted, outcome, how, person)
         case.put_receipt(receipt, granted.key)
         self._note(case, receipt, how, person)
@@ -149,30 +158,29 @@ class Execute:
             case.put_work("", "advance", keep=keep)
             return receipt
         if receipt.status == "unknown":
-            case.touch(action.promise, state="unknown", last_error=f"{outcome.error_class}: {outcome.message}"[:500])
-            # Looked at once more when the attempt can no longer be on the road; a person may answer before.
-            seconds = (self.settles_at(case, action) - case.now).total_seconds()
-            case.put_work(action.promise, "execute", wait_seconds=max(seconds, 0.0), parked=seconds <= 0)
-            case.show_card(case.promises[action.promise].approval)
-            row = case.promises[action.promise]
-            case.posts.append(("unknown", row.approval, {"run": case.origin.run, "step": row.step}))
+            self._ask_people(case, action, outcome)
+            return receipt
+        if outcome.mend and how == "performed" and granted.attempt < attempts_max:
+            # Nothing was changed. The next attempt is made when an operator says that it is mended.
+            case.accept(Retrying(name, granted.attempt, outcome.error_class, case.micros))
+            self._note_retry(case, granted, outcome.error_class, case.now)
+            mending.ask(case, action.promise, outcome.error_class, outcome.message, outcome.mend)
             return receipt
         delay = self._delay(case, granted, outcome, immediate=how != "performed")
         if delay is None:
-            case.finish(action.promise, ok=False, error_class=outcome.error_class or "failed", message=outcome.message)
+            error_class, message = outcome.error_class or "failed", outcome.message
+            if outcome.retryable and granted.attempt < self._attempts(case, action.promise):
+                # Only time was short: an author may deal with that otherwise than with a failure.
+                error_class, message = (
+                    "deadline",
+                    f"{error_class}: {message}; the next try would come after the deadline",
+                )
+            case.finish(action.promise, ok=False, error_class=error_class, message=message)
             case.put_work("", "advance", keep=keep)
             return receipt
         at = case.now + datetime.timedelta(seconds=delay)
         case.accept(Retrying(name, granted.attempt, outcome.error_class, int(at.timestamp() * 1_000_000)))
-        case.note(
-            "effect.retried",
-            {
-                "promise": action.promise,
-                "attempt": granted.attempt,
-                "error_class": outcome.error_class,
-                "retry_at": stamp(at),
-            },
-        )
+        self._note_retry(case, granted, outcome.error_class, at)
         case.touch(
             action.promise,
             state="failed_retryable",
@@ -182,6 +190,55 @@ class Execute:
         case.state = "failed_retryable"
         case.put_work(action.promise, "judge", wait_seconds=delay)
         return receipt
+
+    def _ask_people(self, case: Case, action: Action, outcome: Outcome) -> None:
+        """Nobody knows whether it happened: a doubt is put before people, and nothing is tried again by itself."""
+        case.touch(action.promise, state="unknown", last_error=f"{outcome.error_class}: {outcome.message}"[:500])
+        # Looked at once more when the attempt can no longer be on the road; a person may answer before.
+        self._look_later(case, action)
+        doubts.ask(case, action)
+        case.show_card(case.promises[action.promise].approval)
+
+    def look_again(self, case: Case, action: Action, outcome: Outcome, *, asked: bool) -> None:
+        """Somebody looked, or it was time to: it is still unknown, and that is said where people were asked.
+
+        An earlier release asked nobody; then people are asked now.
+        """
+        row = case.promises[action.promise]
+        if not asked:
+            self._ask_people(case, action, outcome)
+            return
+        until = self.settles_at(case, action)
+        text = outcome.message
+        if until > case.now:
+            text += f"; before {until:%H:%M:%S} UTC an unchanged target proves nothing, the attempt may still be on the road"
+        case.touch(row.promise, last_error=f"{outcome.error_class}: {text}"[:500])
+        case.note("effect.looked", {"promise": row.promise, "attempt": row.attempt, "error_class": outcome.error_class})
+        name = doubt.id_of(case.origin.run, row.promise, row.attempt)
+        case.show_card(name)
+        case.posts.append(("looked", name, {"text": text}))
+        self._look_later(case, action)
+
+    def _look_later(self, case: Case, action: Action) -> None:
+        seconds = (self.settles_at(case, action) - case.now).total_seconds()
+        case.put_work(action.promise, "execute", wait_seconds=max(seconds, 0.0), parked=seconds <= 0)
+
+    def retry(self, case: Case, promise: str, attempt: int) -> None:
+        """People want an attempt of unknown outcome made again: under the same key, judged first, as any attempt."""
+        case.accept(Retrying(case.promise_id(promise), attempt, "retry_told", case.micros))
+        case.note(
+            "effect.retried",
+            {"promise": promise, "attempt": attempt, "error_class": "retry_told", "retry_at": stamp(case.now)},
+        )
+        # The hours that people took are not the step's: its time to run begins now.
+        case.touch(
+            promise, state="failed_retryable", deadline_at=None, next_eligible_at=case.now,
+            last_error="retry_told: people want it tried again under the same key",
+        )  # fmt: skip
+        case.state = "failed_retryable"
+        case.put_work(promise, "judge")
+        case.show_card(doubt.id_of(case.origin.run, promise, attempt))
+        case.show_card(case.promises[promise].approval)
 
     def reuse(
         self, case: Case, action: Action, run: str, body: bytes, signature: bytes, key_id: str, result: dict[str, str]
@@ -229,18 +286,25 @@ class Execute:
 
     def _delay(self, case: Case, granted: Permit, outcome: Outcome, *, immediate: bool) -> float | None:
         row = case.promises[granted.action.promise]
-        invoke = case.history.invoke(case.promise_id(row.promise))
-        assert invoke is not None
-        attempts_max = proposal_from(case.payloads[reference_of(invoke.scheduled.input)]).max_attempts
         left = (row.deadline_at - case.now).total_seconds() if row.deadline_at else 3600.0
         delay = next_delay(
             replace(outcome, retryable=True) if immediate else outcome,
             granted.attempt,
-            attempts_max,
+            self._attempts(case, row.promise),
             self._chance(),
             left,
         )
         return 0.0 if delay is not None and immediate else delay
+
+    def _attempts(self, case: Case, promise: str) -> int:
+        """How many attempts its author allows."""
+        invoke = case.history.invoke(case.promise_id(promise))
+        assert invoke is not None
+        return proposal_from(case.payloads[reference_of(invoke.scheduled.input)]).max_attempts
+
+    def _note_retry(self, case: Case, granted: Permit, error_class: str, at: datetime.datetime) -> None:
+        body = {"promise": granted.action.promise, "attempt": granted.attempt, "error_class": error_class}
+        case.note("effect.retried", {**body, "retry_at": stamp(at)})
 
     def _key(self, action: Action) -> str:
         return hashed(self._hash_key(action.tenant), "effect-key", action.key)

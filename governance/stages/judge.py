@@ -13,12 +13,13 @@ from engine.gate.action import TIERS, Action, Field, OperationSpec, Target, effe
 from engine.gate.permit import Judgement, Release
 from engine.gate.question import Grant, People, ask, moment, request_id
 from engine.gate.receipt import CannotLook, Outcome
-from engine.gate.retry import fault_delay
+from engine.gate.retry import fault_delay, ours
 from engine.gate.verdict import Judged, Policy, judge
 from engine.kernel import proposal_from, reference_of
 from engine.program.faults import hint
 from engine.program.interpreter import Propose
 from governance.keys import hashed, mac
+from governance.store import mending
 from governance.store.approvals import Recorded
 from governance.store.around import Around, Holder, KeyState, Success
 from governance.store.case import Case
@@ -98,6 +99,7 @@ class Judge:
         policy_of: Callable[[str, str], Policy],
         hash_key: Callable[[str], bytes],
         key_state_of: Callable[[str, str], KeyState],
+        recorded: Callable[[Case, str], Action],
         random_bytes: Callable[[int], bytes],
         monotonic: Callable[[], float],
     ) -> None:
@@ -106,6 +108,7 @@ class Judge:
         self._policy_of = policy_of
         self._hash_key = hash_key
         self._key_state_of = key_state_of
+        self._recorded = recorded
         self._random_bytes = random_bytes
         self._monotonic = monotonic
 
@@ -151,7 +154,9 @@ class Judge:
             spec = self._registry.spec(proposal.connector, proposal.operation)
             instance = self._instance_of(o.tenant, proposal.connector)
         except CallerError as error:
-            raise CannotLook(Outcome("rejected", error_class=error.code, message=str(error))) from None
+            raise CannotLook(ours(error.code, str(error), again=False)) from None
+        if proposal.reverses:
+            proposal = self._reversal(case, proposal, spec)
         misfit = _misfit(spec, proposal)
         if misfit:
             raise CannotLook(Outcome("rejected", error_class="invalid_proposal", message=misfit))
@@ -172,11 +177,32 @@ class Judge:
             version=case.code_version,
             definition=case.code.hex(), connector=spec.connector, operation=spec.operation, kind=spec.kind, risk=proposal.risk,
             reversible=spec.reversible, reversal=spec.reversal, target=target, fields=tuple(fields), amount_minor=proposal.amount_minor,
-            currency=proposal.currency, preconditions=(), key=key, summary=spec.summary,
+            currency=proposal.currency, preconditions=(), key=key, summary=_summary(spec, proposal),
             salt=mac(o.salt_key, "twokeys/action/v1", promise).hex()[:32],
         )  # fmt: skip
         seen = self._registry.of(spec.connector).observe(action)
         return replace(action, preconditions=tuple(sorted(seen.items())))
+
+    def _reversal(self, case: Case, proposal: Propose, spec: OperationSpec) -> Propose:
+        """The same proposal with what it undoes filled in: each field as it was before, by the action that was recorded and ran."""
+        try:
+            done = self._recorded(case, proposal.reverses)
+        except CallerError as error:
+            raise CannotLook(Outcome("rejected", error_class=error.code, message=error.reason)) from None
+        before, known = dict(done.preconditions), {field.name for field in spec.fields}
+        back = {
+            f.name: before[f.name] for f in done.fields if f.op != "append" and f.name in before and f.name in known
+        }
+        if not back:
+            text = f"what operation {proposal.reverses} did leaves nothing that could be set back"
+            raise CannotLook(Outcome("rejected", error_class="nothing_to_reverse", message=text))
+        seen = self._registry.of(spec.connector).observe(done)
+        wrote = {f.name: "" if f.op == "clear" else f.value for f in done.fields}
+        moved = sorted(name for name in back if seen.get(name, wrote[name]) != wrote[name])
+        if moved:
+            text = f"{', '.join(moved)} was changed by somebody else since; undoing would take that back too"
+            raise CannotLook(Outcome("rejected", error_class="reversal_conflict", message=text))
+        return replace(proposal, target={"type": done.target.type, "id": done.target.id}, fields=back)
 
     def record(
         self, case: Case, around: Around, opinion: Opinion, found: Recorded | None, faults: int
@@ -189,6 +215,10 @@ class Judge:
             case.changed.add(promise)
         if opinion.cannot is not None or action is None:
             assert opinion.cannot is not None
+            if opinion.cannot.mend:
+                cannot = opinion.cannot
+                mending.ask(case, promise, cannot.error_class, cannot.message, cannot.mend)
+                return None
             self._stuck(
                 case, promise, opinion.cannot.error_class, opinion.cannot.message, opinion.cannot.retryable, faults
             )
@@ -310,6 +340,10 @@ def _misfit(spec: OperationSpec, proposal: Propose) -> str:
     if spec.kind == "payment" and not proposal.currency:
         return f"{name} is a payment and needs an amount"
     return ""
+
+
+def _summary(spec: OperationSpec, proposal: Propose) -> str:
+    return f"Undo operation {proposal.reverses}: {spec.summary}" if proposal.reverses else spec.summary
 
 
 def _held_elsewhere(holder: Holder | None, action: Action) -> bool:

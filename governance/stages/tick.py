@@ -9,7 +9,7 @@ from engine.journal.promises import Timer
 from engine.kernel import Fired, Signalled
 from engine.ledger.entries import Fact
 from governance import log
-from governance.store import approvals, cases, entries, tasks
+from governance.store import approvals, cases, doubts, entries, mending, refusals, tasks
 from governance.store.dispatch import Dispatch
 from governance.store.unit import Database, Unit
 
@@ -96,7 +96,14 @@ class Tick:
             )
             return
         case.now = max(case.now, now)
-        tasks.end(case, found.promise, "expired")
+        tasks.end(case, task, "expired")
+        if found.is_operators:
+            case.note("operator.expired", {"task": task, "promise": found.promise})
+            mending.give_up(
+                case, found.promise, "expired", found.error_class, f"nobody mended it in time: {found.error}"
+            )
+            cases.commit(unit, case, ())
+            return
         case.note("task.expired", {"task": task, "promise": found.promise})
         case.finish(found.promise, ok=False, error_class="expired", message="nobody answered in time")
         case.put_work("", "advance")
@@ -123,35 +130,20 @@ class Tick:
         case.put_work("", "advance")
         cases.commit(unit, case, ())
 
-    def _tell_refusals(self, unit: Unit, approval: str) -> None:
+    def _tell_refusals(self, unit: Unit, ref: str) -> None:
         # The first refusal of a minute told itself; what came after it in that minute is one entry with its count.
-        run = approvals.run_of(unit, approval)
+        about_doubt = ref.startswith("un_")
+        run = doubts.run_of(unit, ref) if about_doubt else approvals.run_of(unit, ref)
         unit.run("select 1 from run where tenant = :tenant and run = :run for update", run=run)
-        rows = unit.all(
-            "update refusal set told = count where tenant = :tenant and approval = :approval and count > told "
-            "and minute < date_trunc('minute', clock_timestamp()) returning person, code, count",
-            approval=approval,
-        )
-        facts = [
-            Fact(
-                "key.refused",
-                {"type": "person", "id": row[0]} if row[0].startswith("per_") else {"type": "service", "id": row[0]},
-                {
-                    "approval": approval,
-                    "person": row[0] if row[0].startswith("per_") else "",
-                    "code": row[1],
-                    "via": "repeated",
-                    "count": row[2] - 1,
-                },
+        facts = []
+        for who, code, count in refusals.untold(unit, ref):
+            person = who if who.startswith("per_") else ""
+            said = {"person": person, "code": code, "via": "repeated", "count": count}
+            facts.append(
+                Fact(
+                    "word.refused" if about_doubt else "key.refused",
+                    {"type": "person" if person else "service", "id": who},
+                    {"doubt": ref, "how": "", **said} if about_doubt else {"approval": ref, **said},
+                )
             )
-            for row in rows
-        ]
         entries.note_run(unit, run, facts)
-        left = unit.one(
-            "select 1 from refusal where tenant = :tenant and approval = :approval and count > told", approval=approval
-        )
-        if left is not None:
-            unit.run(
-                "update due set at = clock_timestamp() + interval '1 minute' where tenant = :tenant and kind = 'refusals' and ref = :ref",
-                ref=approval,
-            )

@@ -27,6 +27,10 @@ _origin_columns = tuple(f.name for f in fields(Origin))
 _load = "select what, columns, x, y from load_run(%s, %s)"
 
 
+# What a commit writes beside the one call: a person's doubts are rare and need not be fast.
+WRITTEN_APART = frozenset(("doubt", "word"))
+
+
 def insert(unit: Unit, origin: Origin, state: str) -> bool:
     """A new run, queued: no journal yet. False when its trigger has a run already."""
     names = [f.name for f in fields(Origin) if f.name not in ("tenant", "created_at")]
@@ -187,6 +191,20 @@ def action(unit: Unit, run: str, promise: str, rev: int) -> Action:
     return found
 
 
+def done_by(unit: Unit, case: Case, promise: str) -> Action:
+    """What an operation of this very run has done, by its receipt, stored or about to be; refused when another run did it."""
+    held = [row["action_digest"] for row in case.rows.get("receipt", ()) if (row["promise"], row["status"]) == (promise, "ok")]  # fmt: skip
+    row = unit.one(
+        "select a.rev from action a where a.tenant = :tenant and a.run = :run and a.promise = :promise and (a.digest = :held or exists "
+        "(select from receipt r where r.tenant = a.tenant and r.run = a.run and r.promise = a.promise and r.action_digest = a.digest "
+        "and r.status = 'ok')) order by a.rev desc limit 1",
+        run=case.origin.run, promise=promise, held=held[0] if held else b"",
+    )  # fmt: skip
+    if row is None:
+        raise CallerError(f"operation {promise} of this run has done nothing itself", code="nothing_to_reverse")
+    return action(unit, case.origin.run, promise, int(row[0]))
+
+
 def unpark(unit: Unit, run: str) -> int:
     """What is parked of a run is ready again; what nobody knows the outcome of waits on for a person's word. How many."""
     unit.ring()
@@ -218,7 +236,8 @@ def count_loss(unit: Unit, lease: Lease, most: int) -> bool:
     """Another worker was lost with this item; after so many it is parked, and says why."""
     row = unit.one(
         "update work set faults = faults + 1, state = case when faults >= :most then 'parked' else state end, "
-        "owner = case when faults >= :most then '' else owner end, lease_until = case when faults >= :most then null else lease_until end "
+        "owner = case when faults >= :most then '' else owner end, lease_until = case when faults >= :most then null else lease_until end, "
+        "turn = case when faults >= :most then null else turn end, asleep = faults >= :most "
         "where tenant = :tenant and run = :run and item = :item and stage = :stage and owner = :owner and epoch = :epoch "
         "returning state = 'parked'",
         most=most, run=lease.run, item=lease.item, stage=lease.stage, owner=lease.owner, epoch=lease.epoch,
@@ -263,6 +282,18 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
         raise Conflict("what the permit rests on has changed", code="version")
     _begin_children(unit, case)
     _tell_family(unit, case)
+    for row in case.rows.get("doubt", ()):
+        unit.run(
+            "insert into doubt (tenant, doubt, run, promise, attempt, action_digest) "
+            "values (:tenant, :doubt, :run, :promise, :attempt, :action_digest)",
+            run=case.origin.run, **row,
+        )  # fmt: skip
+    for row in case.rows.get("word", ()):
+        unit.run(
+            "insert into word (tenant, doubt, n, run, person, how, at, via, identity, reason) "
+            "values (:tenant, :doubt, :n, :run, :person, :how, :at, :via, :identity, :reason)",
+            run=case.origin.run, **row,
+        )  # fmt: skip
     if unit.check_commit is not None:
         unit.check_commit(unit, case)
     unit.noted += case.noted

@@ -32,6 +32,8 @@ class Held:
     work: Sequence[Any]  # item, stage, state
     due: Sequence[Any]  # kind, ref
     bundle: Any | None  # state, sha256, size
+    doubts: Sequence[Any]  # doubt, promise, attempt
+    words: Sequence[Any]  # doubt, person, of those that have an entry of their own
     children: int  # runs that it started and that go on
 
 
@@ -81,6 +83,10 @@ def held(unit: Unit, run: str) -> Held:
         work=unit.all(f"select item, stage, state from work {of_run} order by item, stage", run=run),
         due=unit.all(f"select kind, ref from due {of_run} order by kind, ref", run=run),
         bundle=unit.one(f"select state, sha256, size from bundle {of_run}", run=run),
+        doubts=unit.all(f"select doubt, promise, attempt from doubt {of_run} order by promise, attempt", run=run),
+        words=unit.all(
+            f"select doubt, person from word {of_run} and how in ('probe', 'retry') order by doubt, n", run=run
+        ),
         children=len(
             unit.all("select 1 from run where tenant = :tenant and parent = :run and ended_at is null", run=run)
         ),

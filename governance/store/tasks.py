@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.canonical import decode, encode, tagged
 from engine.errors import CallerError
-from engine.program.form import Form, form_from
+from engine.program.form import OPERATORS, Form, form_from
+from engine.program.function_journal import task_name
 from governance.store.case import Case
+from governance.store.people import Profile
 from governance.store.unit import Row, Unit
 
+operator_level = 4
 WAITING = "waiting_task"  # of a promise whose form nobody has filled in yet
 
 
@@ -38,6 +41,18 @@ class TaskRecord:
     via: str
     answer: bytes | None  # the commitment of the payload that holds it
     console_url: str = ""
+    error_class: str = ""  # what an operator is asked to mend, and what the operation fails with otherwise
+    error: str = ""
+
+    @property
+    def is_operators(self) -> bool:
+        """Whether something outside is to be mended; everything else is asked by an author."""
+        return bool(self.error_class)
+
+    @property
+    def who(self) -> str:
+        """Who may answer, in words."""
+        return " or ".join("operators" if group == OPERATORS else f"@{group}" for group in self.form.groups)
 
     @property
     def name(self) -> str:
@@ -138,9 +153,14 @@ def waiting_count(unit: Unit, groups: Collection[str]) -> int:
     return 0 if row is None else int(row[0])
 
 
-def end(case: Case, promise: str, status: str, *, person: str = "", via: str = "", answer: bytes | None = None) -> str:
-    """The task of this operation is over: its clock stops and its card says so. Which one it is."""
-    task = id_of(case.origin.run, promise)
+def groups_of(person: Profile) -> tuple[str, ...]:
+    """The groups that a person answers for: their own, and the operators when they are one."""
+    operates = person.level >= operator_level and not person.read_only
+    return (*person.groups, OPERATORS) if operates else person.groups
+
+
+def end(case: Case, task: str, status: str, *, person: str = "", via: str = "", answer: bytes | None = None) -> str:
+    """A task is over: its clock stops and its card says so. Which one it is."""
     case.add("task_done", task=task, status=status, person=person, via=via, answer=answer)
     case.add("due_done", kind="task", ref=task)
     case.show_card(task)
@@ -151,13 +171,21 @@ def withdraw(case: Case, why: str) -> None:
     """Nobody waits for these answers any more."""
     for row in list(case.promises.values()):
         if row.state == WAITING:
-            task = end(case, row.promise, "canceled")
-            case.note("task.canceled", {"task": task, "promise": row.promise, "why": why})
+            if row.tool == task_name:
+                task = end(case, id_of(case.origin.run, row.promise), "canceled")
+                case.note("task.canceled", {"task": task, "promise": row.promise, "why": why})
+            else:
+                asked = case.history.deliveries(f"operator:{row.promise}")
+                task = end(case, id_of(case.origin.run, f"{row.promise}/operator/{asked}"), "canceled")
+                case.note("operator.canceled", {"task": task, "promise": row.promise, "why": why})
             case.touch(row.promise, state="canceled")
 
 
 def _record(row: Row) -> TaskRecord:
     values = list(row)
-    values[7] = form_from(decode(bytes(row[7])))
+    body = decode(bytes(row[7]))
+    operator = body.get("operator", {})
+    values[7] = form_from(body)
     values[16] = bytes(row[16]) if row[16] is not None else None
-    return TaskRecord(*values)
+    found = TaskRecord(*values)
+    return replace(found, error_class=operator.get("error_class", ""), error=operator.get("message", ""))

@@ -25,7 +25,7 @@ from governance import clock, log
 from governance.commands.answer import Filled
 from governance.commands.authority import allowed
 from governance.commands.decide import Press
-from governance.store import approvals, journals, people, views
+from governance.store import approvals, doubts, journals, people, views
 from governance.store import tasks as store
 from governance.store.people import Profile
 from governance.store.unit import Unit
@@ -142,6 +142,7 @@ class Api:
             asked = [questions.load(unit, one, me, "") for one in approvals.of_run(unit, name)]
             verdicts = views.verdicts(unit, name)
             given = receipts(unit, self._seams.verify, name)
+            unsure = doubts.of_run(unit, name)
             now = unit.now()
         why = story.why(run, steps, asked, now)
         return shape.RunDetailOut(
@@ -149,6 +150,7 @@ class Api:
             code_sha256=run.code.hex(), parent=run.parent, parent_promise=run.parent_promise, cancel_requested=run.cancel_requested,
             steps=[shape.StepOut(**{name: getattr(s, name) for name in shape.StepOut.model_fields}) for s in steps],
             verdicts=[_verdict(v) for v in verdicts], approvals=[q.record.approval for q in asked], receipts=[_receipt(r) for r in given],
+            doubts=[shape.DoubtOut(**{name: getattr(d, name) for name in shape.DoubtOut.model_fields}) for d in unsure],
             bundle=shape.BundleOut(**asdict(bundle)) if bundle else None,
         )  # fmt: skip
 
@@ -161,10 +163,12 @@ class Api:
     def resolve_run(self, call: Call) -> shape.ResolvedOut:
         """POST /v1/runs/{run}/resolve."""
         asked: shape.ResolveRun = call.body
+        run, caller = call.path["run"], call.caller
         found = self._seams.resolve.resolve(
-            call.caller.tenant, call.caller.actor, call.path["run"], asked.promise, asked.how, asked.reason
-        )
-        return shape.ResolvedOut(run=found.run, state=found.state, promise=found.promise, how=found.how)
+            caller.tenant, caller.actor, run, asked.promise, asked.how, asked.reason, via="api", doubt=asked.doubt,
+            dedupe_key=dedupe_key("api", caller, f"{run}/{asked.promise}/{asked.how}", call.key),
+        )  # fmt: skip
+        return shape.ResolvedOut(**{name: getattr(found, name) for name in shape.ResolvedOut.model_fields})
 
     def run_bundle(self, call: Call) -> Response:
         """GET /v1/runs/{run}/bundle."""
@@ -239,7 +243,7 @@ class Api:
         place = read_page(call.query.after)
         with self._seams.database.unit(call.caller.tenant, write=False) as unit:
             me = reader(unit, call.caller)
-            found = store.waiting(unit, me.groups, (place.at, place.id) if place else None, queue_rows + 1)
+            found = store.waiting(unit, store.groups_of(me), (place.at, place.id) if place else None, queue_rows + 1)
             rows = [tasks.out(tasks.of(unit, one, me)) for one in found[:queue_rows]]
         last = found[queue_rows - 1] if len(found) > queue_rows else None
         return shape.TasksOut(tasks=rows, next=write_page(Page(last.expires_at, last.task)) if last else "")
@@ -373,7 +377,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("POST", "/v1/runs/{run}/cancel", "cancelRun", "Ask for the end of a run", Api.cancel_run, body=shape.CancelRun,
               out=shape.StateOut),
     Operation("POST", "/v1/runs/{run}/resolve", "resolveRun", "Say what happened to an unknown outcome", Api.resolve_run,
-              body=shape.ResolveRun, out=shape.ResolvedOut),
+              body=shape.ResolveRun, out=shape.ResolvedOut, idempotency_key=True),
     Operation("GET", "/v1/runs/{run}/bundle", "runBundle", "The sealed evidence bundle", Api.run_bundle, gives="application/zip"),
     Operation("POST", "/v1/actions", "proposeAction", "Propose one action: judged, perhaps asked, done once, receipted",
               Api.propose_action, body=shape.ProposeAction, query=shape.WaitAction, out=shape.ActionOut, status=202, idempotency_key=True,

@@ -20,7 +20,7 @@ from engine.errors import CallerError, Refused, TwokeysError
 from governance import log
 from governance.commands.answer import Filled, Told
 from governance.commands.decide import Press
-from governance.store import approvals, people, templates, views
+from governance.store import approvals, doubts, people, templates, views
 from governance.store import tasks as store
 from governance.store.people import Profile
 from governance.store.unit import Unit
@@ -38,7 +38,9 @@ queue_rows = 20
 _notes = {
     "canceled": "Asked to cancel. What is in flight may finish; nothing new starts.",
     "happened": "Recorded that it happened. The run goes on.",
-    "did_not": "Recorded that it did not happen.",
+    "did_not": "Recorded that it did not happen. What is left of its attempts is used, judged again first.",
+    "probe": "Looking now. What is found stands below within seconds.",
+    "retry": "Recorded that you want it tried again under the same key.",
 }
 
 
@@ -150,7 +152,7 @@ class Console:
         session = self.session(visit)
         with self.opened(visit) as (unit, me):
             tenant = people.tenant(unit)
-            count, mine = views.waiting_count(unit), store.waiting_count(unit, me.groups)
+            count, mine = views.waiting_count(unit), store.waiting_count(unit, store.groups_of(me))
             now = unit.now()
         frame = {
             "me": me, "tenant": tenant, "csrf": self.sessions.csrf(session), "now": now, "waiting_count": count, "task_count": mine,
@@ -178,7 +180,7 @@ class Console:
         """GET /: the queue when something waits, else the runs."""
         self.session(visit)
         with self.opened(visit) as (unit, me):
-            waits, mine = views.waiting_count(unit), store.waiting_count(unit, me.groups)
+            waits, mine = views.waiting_count(unit), store.waiting_count(unit, store.groups_of(me))
         return RedirectResponse("/approvals" if waits else "/tasks" if mine else "/runs", 303)
 
     def sign_in(self, visit: Visit, error: str = "", status: int = 200) -> Response:
@@ -248,7 +250,7 @@ class Console:
                 "run": run, "steps": steps, "asked": asked, "names": {p.person: p.name for p in known.values()},
                 "why": story.why(run, steps, asked, unit.now()), "verdicts": views.verdicts(unit, name), "bundle": views.bundle(unit, name),
                 "receipts": receipts(unit, self.seams.verify, name), "lines": [(one, *story.line(one.entry, known)) for one in entries],
-                "error": error, "typed": visit.form, "unknown": [s for s in steps if s.state == "unknown"],
+                "error": error, "typed": visit.form, "unknown": [one for one in doubts.of_run(unit, name) if one.is_open],
                 "tasks": {one.promise: one for one in store.of_run(unit, name)},
                 "step_names": {s.promise: s.step for s in steps}, "read_only": {s.promise: s.kind == "read" for s in steps},
                 "changes_of": questions.changes,
@@ -273,7 +275,19 @@ class Console:
         how, promise = visit.form.get("how", ""), visit.form.get("promise", "")
         try:
             reason = visit.form.get("reason", "").strip()
-            self.seams.resolve.resolve(session.tenant, session.caller.actor, run, promise, how, reason)
+            once = dedupe_key("console", session.caller, f"{run}/{promise}/{how}", visit.form.get("once", ""))
+            doubt = visit.form.get("doubt", "")
+            self.seams.resolve.resolve(
+                session.tenant,
+                session.caller.actor,
+                run,
+                promise,
+                how,
+                reason,
+                via="console",
+                doubt=doubt,
+                dedupe_key=once,
+            )
         except TwokeysError as refused:
             return self.run(visit, *_told(refused))
         return RedirectResponse(f"/runs/{quote(run, safe='')}?done={quote(how, safe='')}", 303)
@@ -360,7 +374,7 @@ class Console:
         """GET /tasks: what waits for the visitor's answer, the nearest deadline first."""
         place = read_page(visit.query.get("after", ""))
         with self.opened(visit) as (unit, me):
-            found = store.waiting(unit, me.groups, (place.at, place.id) if place else None, queue_rows + 1)
+            found = store.waiting(unit, store.groups_of(me), (place.at, place.id) if place else None, queue_rows + 1)
             shown = [tasks.of(unit, one, me) for one in found[:queue_rows]]
         more = found[queue_rows - 1] if len(found) > queue_rows else None
         values = {

@@ -61,11 +61,15 @@ class CancelRun(_Shape):
 
 
 class ResolveRun(_Shape):
-    """Say what happened to an operation whose outcome nobody knows."""
+    """Say what happened to an operation whose outcome nobody knows, have it looked at, or want it tried again.
+
+    `reason` may be left out for a probe only. `doubt` is the one that was shown to you; a word about another attempt counts for nothing.
+    """
 
     promise: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)*$", max_length=100)]
-    how: Literal["happened", "did_not"]
-    reason: Needed
+    how: Literal["probe", "happened", "did_not", "retry"]
+    reason: Reason = ""
+    doubt: Annotated[str, Field(pattern=r"^(un_[0-9a-f]{16})?$")] = ""
 
 
 class DecideApproval(_Shape):
@@ -177,6 +181,18 @@ class StepOut(_Shape):
     held_up: str
 
 
+class DoubtOut(_Shape):
+    """One attempt whose outcome nobody knew: `open` waits for somebody's word; `given` of `needed` people want it tried again."""
+
+    doubt: str
+    promise: str
+    attempt: int
+    state: str
+    found: str
+    given: int
+    needed: int
+
+
 class VerdictOut(_Shape):
     """What policy decided about one action."""
 
@@ -237,6 +253,7 @@ class RunDetailOut(RunOut):
     verdicts: list[VerdictOut]
     approvals: list[str]
     receipts: list[ReceiptOut]
+    doubts: list[DoubtOut]
     bundle: BundleOut | None
 
 
@@ -252,6 +269,9 @@ class ResolvedOut(StateOut):
 
     promise: str
     how: str
+    sentence: str
+    given: int
+    needed: int
 
 
 class KeyOut(_Shape):

@@ -40,6 +40,10 @@ REFUSALS = {
     "reason_required": "gave no reason",
     "step_up": "did not sign in again",
     "unknown_person": "identity linked to nobody",
+    "not_unknown": "spoke after it was settled",
+    "auditor": "only reads",
+    "canceling": "the run is being cancelled",
+    "attempts_used_up": "no attempt is left",
 }
 
 

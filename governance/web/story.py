@@ -163,12 +163,21 @@ _lines = {
     "task.answered": ("good", "{person} filled in the form, {via_words}"),
     "task.expired": ("bad", "Nobody filled in the form in time"),
     "task.canceled": ("plain", "The form was withdrawn ({why})"),
+    "operator.asked": ("alarm", "“{step}” met {error_class}: an operator must mend it"),
+    "operator.answered": ("hold", "{person} {mended_words}, {via_words}"),
+    "operator.expired": ("bad", "Nobody mended it in time"),
+    "operator.canceled": ("plain", "Nobody need mend it any more ({why})"),
     "effect.intended": ("plain", "Attempt {attempt} begins"),
     "effect.receipted": ("plain", "Attempt {attempt}: {status}"),
     "effect.unknown": ("alarm", "Attempt {attempt}: nobody knows whether it happened"),
     "effect.resolved": ("hold", "{person} said: {how_words}"),
+    "effect.looked": ("hold", "Looked again: nobody can tell yet whether attempt {attempt} happened"),
+    "doubt.asked": ("alarm", "People are asked whether attempt {attempt} happened"),
+    "word.given": ("hold", "{person} {word_words}, {via_words}"),
+    "word.refused": ("bad", "{person} was not heard: {code_words}{count_words}"),
     "effect.retried": ("hold", "Attempt {attempt} failed ({error_class}); it is tried again"),
     "effect.reused": ("plain", "It had happened already, in run {run}; the receipt is reused"),
+    "reversal.proposed": ("hold", "“{step}” is to undo what operation {of} did"),
     "step.completed": ("good", "“{step}” is done"),
     "step.failed": ("bad", "“{step}” failed: {error_class}"),
     "cancel.requested": ("hold", "{person} asked to cancel"),
@@ -209,6 +218,14 @@ def line(entry: Entry, names: Mapping[str, Profile]) -> tuple[str, str]:
     body["via_words"] = VIA.get(str(body.get("via", "")), str(body.get("via", "")))
     body["code_words"] = REFUSALS.get(str(body.get("code", "")), str(body.get("code", "")))
     body["count_words"] = f" ({body['count']} times)" if body.get("count", 1) != 1 else ""
+    if entry.type == "operator.answered":
+        body["mended_words"] = "mended it and lets it go on" if body["how"] == "go_on" else "gave it up"
+    if entry.type == "word.given":
+        body["word_words"] = (
+            "wants the system looked at"
+            if body["how"] == "probe"
+            else f"wants it tried again under the same key ({body['given']} of {body['needed']} people)"
+        )
     body["how_words"] = _said.get(str(body.get("how", "")), str(body.get("how", "")))
     text = words.format_map(body)
     return tone, text.replace("1 keys", "1 key") if body.get("keys") == 1 else text

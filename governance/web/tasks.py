@@ -42,7 +42,7 @@ def load(unit: Unit, task: str, me: Profile) -> Shown:
 def of(unit: Unit, record: TaskRecord, me: Profile) -> Shown:
     """The same for a task that is in hand."""
     body = views.kept(unit, record.run, record.answer) if record.answer is not None else None
-    sign_off = approvals.newest_of(unit, record.run, record.promise)
+    sign_off = "" if record.is_operators else approvals.newest_of(unit, record.run, record.promise)
     return Shown(record, why_not(record, me, unit.now()), opened(body) if body is not None else None, sign_off)
 
 

@@ -7,7 +7,7 @@ import re
 from playwright.sync_api import expect
 
 from governance.local.cast import incident
-from tests.browser.kit import Console, Demo, Visits, check_accessible
+from tests.browser.kit import Console, Demo, Desk, Visits, check_accessible
 from tests.kit.wait import until
 
 
@@ -38,6 +38,19 @@ def test_a_write_that_nobody_knows_about_is_for_people_to_tell(demo: Demo, visit
     demo.kill("governance.local.servicenow")
     until(lambda: demo.v1("Rita", f"/v1/runs/{run}")["state"] == "unknown", 60)
 
+    desk = Desk(visits.open(), demo)
+    desk.be("Cleo")
+    card = desk.card("Did this happen", run)
+    desk.shows(card, "Waits for somebody's word")
+    visits.shot(desk.page, "unknown-card")
+    desk.press(card, "Probe again")
+    desk.told("Looking now")
+    desk.shows(desk.page.locator("main"), "Looked again")
+    desk.press(card, "Retry with the same key")
+    visits.shot(desk.page, "unknown-window")
+    check_accessible(desk.page)
+    desk.be("Cleo")  # closes the window: nothing was said
+
     reader = Console(visits.open(), demo).sign_in("Aud")
     reader.open(f"/runs/{run}")
     check_accessible(reader.page)
@@ -46,10 +59,12 @@ def test_a_write_that_nobody_knows_about_is_for_people_to_tell(demo: Demo, visit
     page = console.page
     expect(page.get_by_role("heading", name="Did “close” happen?")).to_be_visible()
     visits.shot(page, "unknown-outcome")
-    page.get_by_label("How do you know?").fill("The incident is closed and its note is ours.")
+    page.get_by_label("How do you know, or why try again?").fill("The incident is closed and its note is ours.")
     page.get_by_role("button", name=re.compile("^It happened")).click()
     expect(page.get_by_role("status")).to_contain_text("Recorded that it happened")
     assert demo.ended(run) == "succeeded"
     assert len(demo.written(sys_id, "close_notes")) == 1
     console.shows(page.locator("section", has=page.locator("#receipts")), "a person said so: Ana Archer")
     console.shows(page.locator("section", has=page.locator("#evidence")), "Download the bundle")
+    desk.be("Cleo")
+    desk.shows(desk.card("Did this happen", run), "Ana Archer said so")

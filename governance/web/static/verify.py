@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 304030ea01382449603f329cce8fa3436e26dd800598259aa9c7b26f0a290453
+Digest of the parts: b0200fbe8878aed6500e46302ee25246dbc339f783f6466e9d09946c48d6ac63
 """
 
 from __future__ import annotations
@@ -1284,12 +1284,21 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "effect.resolved": _words("promise attempt n how person key_sha256 action_sha256 receipt_sha256 signed_by"),
     "effect.retried": _words("promise attempt error_class retry_at"),
     "effect.reused": _words("promise key_sha256 action_sha256 receipt_sha256 run"),
+    "effect.looked": _words("promise attempt error_class"),
+    "doubt.asked": _words("doubt promise attempt action_sha256 keys lineage"),
+    "word.given": _words("doubt promise attempt person groups how via given needed reason_sha256"),
+    "word.refused": _words("doubt person how code via count"),
+    "reversal.proposed": _words("promise step of"),
     "step.completed": _words("promise step"),
     "step.failed": _words("promise step error_class"),
     "task.asked": _words("task promise step form_sha256 groups expires_at keys counts signers"),
     "task.answered": _words("task promise person groups form_sha256 answer_sha256 via"),
     "task.expired": _words("task promise"),
     "task.canceled": _words("task promise why"),
+    "operator.asked": _words("task promise step error_class expires_at"),
+    "operator.answered": _words("task promise person how via"),
+    "operator.expired": _words("task promise"),
+    "operator.canceled": _words("task promise why"),
     "signal.sent": _words("person name delivery payload_sha256"),
     "cancel.requested": _words("person reason_sha256"),
     "cancel.inherited": _words("run promise"),
@@ -2522,6 +2531,154 @@ def _task_broken(code: str, reason: str) -> NoReturn:
     raise BrokenLedger(reason, code=code)
 
 
+# ================== engine.ledger.doubts ==============================================================================
+
+"""The rules that the entries of a doubt must obey: who may speak about an outcome that nobody knows, and how many want it made again."""
+
+
+@dataclass(slots=True)
+class Question:
+    """One attempt that may have happened, as its entries tell it."""
+
+    body: dict[str, Any]
+    groups: frozenset[str]
+    lineage: frozenset[str]
+    retry: list[str] = field(default_factory=list)  # who wants it made again
+
+
+class Doubts:
+    """The doubts of a run by promise and attempt; each verb refuses what could not have happened."""
+
+    def __init__(self) -> None:
+        self._doubts: dict[tuple[str, int], Question] = {}
+
+    def asked(self, entry: Entry, groups: list[str], *, reversible: bool) -> None:
+        """People were asked; `groups` are those who could hold a key for it."""
+        body = entry.body
+        place = (body["promise"], body["attempt"])
+        if place in self._doubts:
+            _doubt_broken("doubt", f"{body['doubt']} is asked twice")
+        if body["keys"] < (1 if reversible else 2):
+            _doubt_broken("doubt", f"{body['doubt']} asks {body['keys']} people where what they say cannot be undone")
+        lineage = frozenset(ancestor["person"] for ancestor in body["lineage"])
+        self._doubts[place] = Question(body, frozenset(groups), lineage)
+
+    def word(self, entry: Entry) -> None:
+        """Somebody wants it looked at, or made again."""
+        body = entry.body
+        doubt = self._doubts.get((body["promise"], body["attempt"]))
+        if doubt is None or doubt.body["doubt"] != body["doubt"]:
+            _doubt_broken("word-unknown", f"{body['doubt'][:40]!r} was never asked")
+        if entry.actor != {"type": "person", "id": body["person"]} or not body["person"]:
+            _doubt_broken("word-person", f"the word of {body['person']} was given by {entry.actor['id']}")
+        if body["how"] not in ("probe", "retry"):
+            _doubt_broken("word-kind", f"{body['how'][:40]!r} is no word that is kept as such")
+        if list(entry.commit) != ([body["reason_sha256"]] if body["reason_sha256"] else []):
+            _doubt_broken("word-reason", "a word commits to exactly the reason that was given")
+        if body["how"] == "probe":
+            return
+        self._check_unrelated(doubt, body["person"])
+        if doubt.groups and not doubt.groups & set(body["groups"]):
+            _doubt_broken("word-group", f"{body['person']} could hold no key for this and speaks about it")
+        if not body["reason_sha256"]:
+            _doubt_broken("word-reason", f"{body['person']} gives no reason")
+        if body["person"] in doubt.retry:
+            _doubt_broken("word-twice", f"{body['person']} wants it made again twice")
+        doubt.retry.append(body["person"])
+
+    def check_speaker(self, promise: str, attempt: int, person: str) -> None:
+        """Return unless the one who says what happened had a part in asking for it."""
+        doubt = self._doubts.get((promise, attempt))
+        if doubt is not None:
+            self._check_unrelated(doubt, person)
+
+    def check_retry(self, promise: str, attempt: int) -> None:
+        """Return when enough different people want it made again."""
+        doubt = self._doubts.get((promise, attempt))
+        if doubt is None or len(doubt.retry) < doubt.body["keys"]:
+            wanted = 0 if doubt is None else doubt.body["keys"]
+            _doubt_broken(
+                "retry-unasked",
+                f"attempt {attempt} of promise {promise} is unknown and made again by "
+                f"{len(self.wanting(promise, attempt))} of {wanted or 'enough'} people",
+            )
+
+    def wanting(self, promise: str, attempt: int) -> tuple[str, ...]:
+        """Who wants it made again."""
+        doubt = self._doubts.get((promise, attempt))
+        return tuple(doubt.retry) if doubt is not None else ()
+
+    def _check_unrelated(self, doubt: Question, person: str) -> None:
+        if person in doubt.lineage:
+            _doubt_broken("resolved-person", f"{person} had a part in asking for it and cannot speak about its outcome")
+
+
+def _doubt_broken(code: str, reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code=code)
+
+
+# ================== engine.ledger.findings ============================================================================
+
+"""The rule that recorded findings give the recorded verdict again: no verdict of a bundle is believed for its own sake."""
+
+
+def derive_verdict(
+    body: dict[str, Any], proposal: dict[str, Any], documents: Mapping[str, bytes], tenant: str, run: str
+) -> None:
+    """The recorded findings must give the recorded verdict; doubt may only have become a denial."""
+    if body["effect"] not in ("allow", "deny", "needs_approval"):
+        _finding_broken("verdict-effect", f"{body['effect'][:40]!r} is no effect")
+    if body["effect"] == "deny" and body["deny_kind"] == "fault":
+        return
+    document = _judged_document(documents, body["input_sha256"], "input")
+    findings = _judged_document(documents, body["findings_sha256"], "findings")
+    try:
+        subject = subject_of(document)
+        said = (document["action"]["sha256"], document["tenant"]["id"], document["run"]["id"])
+        checked = check_findings(findings)
+        differs = source_fault(checked, document["request"]["id"], body["action_sha256"], body["policy_revision"])
+    except (KeyError, TypeError, Unfit) as error:
+        _finding_broken(
+            "verdict-documents", f"the documents of this verdict are not what policy reads and writes: {error}"
+        )
+    if differs:
+        _finding_broken("verdict-echo", f"the findings do not answer this question: {differs}")
+    if said != (body["action_sha256"], tenant, run):
+        _finding_broken("verdict-input", "the input document is about another action, run or tenant")
+    facts = {"kind": proposal["kind"], "risk_tier": proposal["risk"], "reversible": proposal["reversible"]}
+    if subject != facts:
+        _finding_broken("verdict-input", "the input document describes the action otherwise than the proposal")
+    ruling = reduce(findings, subject)
+    derived = {
+        "effect": ruling["effect"],
+        "deny_kind": ruling["deny_kind"],
+        "tier": ruling["tier"],
+        "keys": ruling["keys"],
+        "counts": [[group, count] for group, count in sorted(ruling["counts"].items())],
+        "groups": list(ruling["groups"]),
+        "expires_in_s": ruling["expires_in_s"],
+        "reasons": [reason["code"] for reason in ruling["reasons"]],
+    }
+    for name, value in derived.items():
+        if body[name] != value:
+            _finding_broken(
+                "verdict-derived", f"the recorded findings give {name} {value!r}, the verdict says {body[name]!r}"
+            )
+
+
+def _judged_document(documents: Mapping[str, bytes], digest: str, what: str) -> Any:
+    if digest not in documents:
+        _finding_broken("verdict-documents", f"the {what} of this verdict is not in the bundle")
+    try:
+        return read_json(documents[digest])
+    except CallerError as error:
+        _finding_broken("verdict-documents", f"the {what} of this verdict is not strict JSON: {error.reason}")
+
+
+def _finding_broken(code: str, reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code=code)
+
+
 # ================== engine.ledger.story ===============================================================================
 
 """The rules that the entries of a run must obey together: what was done was proposed, judged, released and receipted.
@@ -2577,6 +2734,7 @@ class Story:
         self._receipt_n: dict[str, tuple[int, int]] = {}
         self._done: set[str] = set()
         self._tasks = Tasks()
+        self._doubts = Doubts()
         self.approvals: dict[str, Asked] = {}
         self.counts: dict[str, int] = {}
         self.remarks: list[str] = []
@@ -2598,10 +2756,15 @@ class Story:
             "effect.resolved": self._resolved,
             "effect.retried": self._retried,
             "effect.reused": self._reused,
+            "effect.looked": self._looked,
+            "doubt.asked": self._doubted,
+            "word.given": self._word,
             "task.asked": self._task_asked,
             "task.answered": self._tasks.answered,
             "task.expired": self._tasks.ended,
             "task.canceled": self._tasks.ended,
+            "operator.answered": self._mended,
+            "reversal.proposed": self._reversal,
             "step.completed": self._completed,
             "run.closed": self._closed,
         }
@@ -2644,55 +2807,8 @@ class Story:
         wanted = [digest for digest in (body["input_sha256"], body["findings_sha256"]) if digest]
         if list(entry.commit) != wanted:
             _broken("verdict-commit", "a verdict commits to exactly its input and its findings")
-        self._derive(body, proposal)
+        derive_verdict(body, proposal, self._documents, self._tenant, self._run)
         given.append(body)
-
-    def _derive(self, body: dict[str, Any], proposal: dict[str, Any]) -> None:
-        """The recorded findings must give the recorded verdict; doubt may only have become a denial."""
-        if body["effect"] not in ("allow", "deny", "needs_approval"):
-            _broken("verdict-effect", f"{body['effect'][:40]!r} is no effect")
-        if body["effect"] == "deny" and body["deny_kind"] == "fault":
-            return
-        document = self._document(body["input_sha256"], "input")
-        findings = self._document(body["findings_sha256"], "findings")
-        try:
-            subject = subject_of(document)
-            said = (document["action"]["sha256"], document["tenant"]["id"], document["run"]["id"])
-            checked = check_findings(findings)
-            differs = source_fault(checked, document["request"]["id"], body["action_sha256"], body["policy_revision"])
-        except (KeyError, TypeError, Unfit) as error:
-            _broken("verdict-documents", f"the documents of this verdict are not what policy reads and writes: {error}")
-        if differs:
-            _broken("verdict-echo", f"the findings do not answer this question: {differs}")
-        if said != (body["action_sha256"], self._tenant, self._run):
-            _broken("verdict-input", "the input document is about another action, run or tenant")
-        facts = {"kind": proposal["kind"], "risk_tier": proposal["risk"], "reversible": proposal["reversible"]}
-        if subject != facts:
-            _broken("verdict-input", "the input document describes the action otherwise than the proposal")
-        ruling = reduce(findings, subject)
-        derived = {
-            "effect": ruling["effect"],
-            "deny_kind": ruling["deny_kind"],
-            "tier": ruling["tier"],
-            "keys": ruling["keys"],
-            "counts": [[group, count] for group, count in sorted(ruling["counts"].items())],
-            "groups": list(ruling["groups"]),
-            "expires_in_s": ruling["expires_in_s"],
-            "reasons": [reason["code"] for reason in ruling["reasons"]],
-        }
-        for name, value in derived.items():
-            if body[name] != value:
-                _broken(
-                    "verdict-derived", f"the recorded findings give {name} {value!r}, the verdict says {body[name]!r}"
-                )
-
-    def _document(self, digest: str, what: str) -> Any:
-        if digest not in self._documents:
-            _broken("verdict-documents", f"the {what} of this verdict is not in the bundle")
-        try:
-            return read_json(self._documents[digest])
-        except CallerError as error:
-            _broken("verdict-documents", f"the {what} of this verdict is not strict JSON: {error.reason}")
 
     # --- keys ------------------------------------------------------------------------------------------------------
 
@@ -2853,11 +2969,13 @@ class Story:
             self._check_release(stricter, asked, asked.persons)
 
     def _receipted(self, entry: Entry) -> None:
-        effect = self._open_effect(entry.body, ("open",))
+        effect = self._open_effect(entry.body, ("open", "unknown"))
         status = entry.body["status"]
         if status not in settled_statuses:
             _broken("receipt-status", f"{status[:40]!r} is no status of a settled effect")
-        self._check_receipt(entry.body, status)
+        envelope = self._check_receipt(entry.body, status)
+        if effect.state == "unknown" and envelope.get("how") != "looked":
+            _broken("effect-order", "an unknown outcome is settled by looking or by a person, and by nothing else")
         effect.state = "receipted"
         self._settle(entry.body, status)
 
@@ -2871,6 +2989,7 @@ class Story:
         effect = self._open_effect(body, ("unknown",))
         if entry.actor != {"type": "person", "id": body["person"]} or not body["person"]:
             _broken("resolved-person", "an unknown outcome is resolved by a person who is named")
+        self._doubts.check_speaker(body["promise"], body["attempt"], body["person"])
         if body["person"] == self._requester:
             _broken("resolved-person", f"{body['person']} started the run and cannot say how its effect ended")
         envelope = self._check_receipt(body, "")
@@ -2890,10 +3009,47 @@ class Story:
             self._done.add(body["key_sha256"])
 
     def _retried(self, entry: Entry) -> None:
-        effect = self._effect_of(entry.body)
-        if effect.state not in ("open", "receipted", "resolved"):
+        body = entry.body
+        effect = self._effect_of(body)
+        if effect.state == "unknown":
+            # Nobody knows whether it happened: only people may want it made again, and enough of them.
+            self._doubts.check_retry(body["promise"], body["attempt"])
+            self.remarks.append(
+                f"attempt {body['attempt']} of promise {body['promise']} stayed unknown and was made again because "
+                f"{', '.join(self._doubts.wanting(body['promise'], body['attempt']))} wanted it"
+            )
+        elif effect.state not in ("open", "receipted", "resolved"):
             _broken("effect-order", f"an attempt that is {effect.state} is tried again")
         effect.state = "retried"
+
+    def _reversal(self, entry: Entry) -> None:
+        done = self._proposals.get(entry.body["of"])
+        if done is None or done["key_sha256"] not in self._done:
+            _broken(
+                "reversal", f"{entry.body['step'][:40]} undoes operation {entry.body['of'][:40]}, which never happened"
+            )
+
+    def _mended(self, entry: Entry) -> None:
+        if entry.actor != {"type": "person", "id": entry.body["person"]} or not entry.body["person"]:
+            _broken("task-person", "what an operator says about mending is said by a person who is named")
+
+    def _doubted(self, entry: Entry) -> None:
+        effect = self._effect_of(entry.body)
+        if effect.state != "unknown" or entry.body["action_sha256"] != effect.body["action_sha256"]:
+            _broken("doubt", "people are asked about an attempt that is not unknown, or about another action")
+        approval = self.approvals.get(effect.body["approval"])
+        groups = approval.body["groups"] if approval else []
+        proposal = self._proposal_of({**entry.body, "action_sha256": effect.body["action_sha256"]})
+        self._doubts.asked(entry, groups, reversible=proposal["reversible"])
+
+    def _looked(self, entry: Entry) -> None:
+        if self._effect_of(entry.body).state != "unknown":
+            _broken("effect-order", "an outcome that is known is looked for")
+
+    def _word(self, entry: Entry) -> None:
+        if self._effect_of(entry.body).state != "unknown":
+            _broken("word-late", f"{entry.body['person']} speaks about an attempt that is not unknown")
+        self._doubts.word(entry)
 
     def _reused(self, entry: Entry) -> None:
         body = entry.body

@@ -66,8 +66,9 @@ def test_a_posted_message_is_ok_and_says_how_to_take_it_back(slack: Hostile) -> 
     [
         (429, b'{"ok": false, "error": "ratelimited"}', {"Retry_After": "12"}, ("error", "rate_limited", True), 12),
         (200, b'{"ok": false, "error": "ratelimited"}', {}, ("error", "rate_limited", True), 30),
-        (200, b'{"ok": false, "error": "channel_not_found"}', {}, ("rejected", "rejected", False), 0),
-        (200, b'{"ok": false, "error": "invalid_auth"}', {}, ("rejected", "rejected", False), 0),
+        (200, b'{"ok": false, "error": "channel_not_found"}', {}, ("rejected", "channel_not_found", False), 0),
+        (200, b'{"ok": false, "error": "invalid_auth"}', {}, ("rejected", "invalid_auth", False), 0),
+        (200, b'{"ok": false, "error": "msg_too_long"}', {}, ("rejected", "rejected", False), 0),
         (200, b'{"ok": false, "error": "internal_error"}', {}, ("unknown", "connection_lost", False), 0),
         (500, b"oops", {}, ("unknown", "connection_lost", False), 0),
         (200, b"not json", {}, ("unknown", "connection_lost", False), 0),
@@ -110,8 +111,8 @@ def test_a_workspace_that_is_not_installed_is_refused(slack: Hostile) -> None:
         (Posted("later", "", "", "ratelimited", 9), ("error", "rate_limited", True)),
         (Posted("later", "", "", "connectionrefusederror", 0), ("error", "unreachable", True)),
         (Posted("unknown", "", "", "timeouterror", 0), ("unknown", "connection_lost", False)),
-        (Posted("rejected", "", "", "is_archived", 0), ("rejected", "rejected", False)),
-        (Posted("something else", "", "", "?", 0), ("rejected", "rejected", False)),
+        (Posted("rejected", "", "", "is_archived", 0), ("rejected", "is_archived", False)),
+        (Posted("something else", "", "", "?", 0), ("unknown", "connection_lost", False)),
     ],
 )
 def test_every_kind_of_answer_has_one_outcome(posted: Posted, expected: tuple[str, str, bool]) -> None:

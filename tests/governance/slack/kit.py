@@ -12,9 +12,11 @@ from urllib.parse import urlencode
 from engine.gate.card import CardRecord
 from governance.commands.answer import Filled, Told
 from governance.commands.decide import Answer, Press
+from governance.commands.resolve import Resolved, Said
 from governance.slack import buttons
 from governance.slack.api import Sent
 from governance.slack.clicks import Clicks, Seams
+from governance.store.doubts import DoubtRecord
 from governance.store.tasks import TaskRecord
 
 SECRET = "a-signing-secret-of-32-characters"
@@ -155,6 +157,8 @@ class World:
     tasks: dict[tuple[str, str], TaskRecord] = field(default_factory=dict)
     filled: list[Filled] = field(default_factory=list)
     thanks: Told = field(default_factory=lambda: Told("answered", True, "Your answer is recorded.", "answered"))
+    doubts: dict[tuple[str, str], DoubtRecord] = field(default_factory=dict)
+    said: list[Said] = field(default_factory=list)
     waiting: list[Any] = field(default_factory=list)
     modal: Sent = field(default_factory=lambda: Sent("ok"))
     broken: Exception | None = None
@@ -170,6 +174,12 @@ class World:
             raise self.broken
         self.filled.append(filled)
         return self.thanks
+
+    def say(self, said: Said) -> Resolved:
+        if self.broken:
+            raise self.broken
+        self.said.append(said)
+        return Resolved(said.how, True, "Recorded.")
 
     def open(self, tenant: str, trigger_id: str, view: dict[str, Any]) -> Sent:
         self.opened.append((tenant, trigger_id, view))
@@ -191,6 +201,8 @@ class World:
                 record_of=lambda tenant, approval: self.records.get((tenant, approval)),
                 answer=self.fill,
                 task_of=lambda tenant, task: self.tasks.get((tenant, task)),
+                say=self.say,
+                doubt_of=lambda tenant, doubt: self.doubts.get((tenant, doubt)),
                 waiting_for=self.waiting_for,
                 tell=lambda tenant, reply, sentence: self.told.append((tenant, reply, sentence)),
                 gone=lambda tenant, event: self.lost.append((tenant, event)),

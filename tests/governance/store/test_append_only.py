@@ -13,7 +13,7 @@ from governance.local import postgres
 from tests.governance.store import catalog
 
 Connection = psycopg.Connection[Any]
-RECORDS = ("action", "entry", "intent", "journal", "receipt", "verdict", "vote")
+RECORDS = ("action", "doubt", "entry", "intent", "journal", "receipt", "verdict", "vote", "word")
 REFUSED = "TK001"
 
 

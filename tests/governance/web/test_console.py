@@ -175,7 +175,9 @@ def test_an_unknown_outcome_waits_for_a_persons_word(world: World, browser: Open
     page = bo.get(answer.headers["location"]).text
     assert "Recorded that it happened." in page
     assert "a person said so: bo<blockquote>I see the note in ServiceNow</blockquote>" in page
-    assert bo.post(path, {**hidden, **said}).status_code == 409
+    assert bo.post(path, {**hidden, **said}).status_code == 303, "the same click again gets the same answer"
+    assert bo.post(path, {**hidden, **said, "how": "did_not"}).status_code == 409
+    assert bo.post(path, {**hidden, **said, "once": "another"}).status_code == 409
     world.until(run, "waiting_approval")
 
 
