@@ -77,6 +77,8 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "group.changed": _words("group person change"),
     "tenant.created": _words("tenant"),
     "policy.activated": _words("revision bundle_sha256"),
+    "policy.drafted": _words("draft n base_revision draft_sha256"),
+    "policy.withdrawn": _words("draft"),
     "key.created": _words("purpose key_id"),
 }
 

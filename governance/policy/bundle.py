@@ -21,6 +21,7 @@ from governance.policy import tenant_data
 
 ROOTS = ("tenants", "twokeys")
 REQUIRED = ("twokeys/base.rego", "twokeys/guard.rego", "twokeys/main.rego", "twokeys/overlay.rego")
+OWNED = ("twokeys/guard.rego", "twokeys/main.rego")  # the product's own, which no administrator writes
 CANARY_TENANT = "twokeys-canary"
 source_bytes_max = 1_048_576
 

@@ -23,7 +23,6 @@ BUILTINS = frozenset(
 )
 # What even a test may not call: the world outside, chance and the clock.
 OUTSIDE = re.compile(r"(http|net|opa|rand|providers|rego)\..*|uuid\..*|time\.now_ns|trace|print|internal\.print")
-OWNED = ("twokeys/guard.rego", "twokeys/main.rego")
 OVERLAY = "twokeys/overlay.rego"
 DATA_ROOTS = ("tenants", "twokeys", "meta", "data", "input")
 
@@ -173,8 +172,8 @@ def _imports(module: Module, names: Names, say: _Say) -> None:
                 "policies are written in Rego v1",
             )
         elif chain[0] != "input":
-            term = {"type": "ref", "value": [{"type": "var", "value": chain[0]}]}
-            term["value"] += [{"type": "string", "value": part} for part in chain[1:]]
+            parts = [{"type": "string", "value": part} for part in chain[1:]]
+            term = {"type": "ref", "value": [{"type": "var", "value": chain[0]}, *parts]}
             if isinstance(wrong := names.schema_of(module, term, {}), Misnamed):
                 say(at, "reference", wrong.message, wrong.hint)
 

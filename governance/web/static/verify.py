@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: d60a286dfe32965c2834d868f5393e4b7b355412d9f25661035165d186c2cbc8
+Digest of the parts: ee3a211202f80385b5c9bfbc72198ce078569e41ef88ad0e39a5c5c38c8e180e
 """
 
 from __future__ import annotations
@@ -162,6 +162,10 @@ policy_server_connect_seconds = 0.25
 policy_server_total_seconds = 1.0
 policy_input_fields_max = 500
 policy_input_depth_max = 8
+policy_draft_bytes_max = 4_194_304
+policy_reading_seconds = 20.0  # to parse, compile and test a draft; nobody's run waits for it
+policy_reading_bytes_max = 67_108_864  # of syntax trees, which are some twenty times their text
+policy_reading_depth_max = 160  # of a syntax tree
 
 # Approvals.
 approval_seconds_min = 60
@@ -1283,6 +1287,8 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "group.changed": _words("group person change"),
     "tenant.created": _words("tenant"),
     "policy.activated": _words("revision bundle_sha256"),
+    "policy.drafted": _words("draft n base_revision draft_sha256"),
+    "policy.withdrawn": _words("draft"),
     "key.created": _words("purpose key_id"),
 }
 

@@ -39,14 +39,14 @@ def faults(extra: str, *, path: str = "twokeys/overlay.rego") -> list[Fault]:
     """What is wrong when this is added to the overlay, or written to another file."""
     text = f"{OVERLAY}\n{extra}" if path == "twokeys/overlay.rego" else extra
     with pytest.raises(PolicyInvalid) as refused:
-        check({**MODULES, path: text}, owned={name: MODULES[name] for name in house.OWNED})
+        check({**MODULES, path: text}, owned={name: MODULES[name] for name in bundle.OWNED})
     return list(refused.value.faults)
 
 
 def test_the_shipped_policies_and_their_tests_keep_the_profile() -> None:
     """And they compile with the data of a tenant."""
     data = dict(bundle.shipped({"acme": {}}).data)
-    read = check(FILES, owned={name: MODULES[name] for name in house.OWNED}, data=data)
+    read = check(FILES, owned={name: MODULES[name] for name in bundle.OWNED}, data=data)
     assert len(house.tests_of(read.modules)) >= 35
     assert house.named_groups(read.modules) == {"oncall"}
 
@@ -188,7 +188,7 @@ def test_text_that_does_not_compile_is_shown_with_its_line(text: str, place: tup
     assert found[0].column >= place[1]
 
 
-@pytest.mark.parametrize("path", house.OWNED)
+@pytest.mark.parametrize("path", bundle.OWNED)
 def test_the_products_own_files_stay_as_they_are(path: str) -> None:
     """Whoever could write to guard could loosen everything."""
     found = faults(MODULES[path].replace("\n\n", "\n\n# mine\n", 1), path=path)

@@ -13,7 +13,7 @@ from governance.local import postgres
 from tests.governance.store import catalog
 
 Connection = psycopg.Connection[Any]
-RECORDS = ("action", "entry", "intent", "journal", "receipt", "verdict", "vote")
+RECORDS = ("action", "entry", "intent", "journal", "policy_edit", "receipt", "verdict", "vote")
 REFUSED = "TK001"
 
 
