@@ -118,7 +118,7 @@ def ruling_of(asked: bytes, answer: Answer | PolicyFault, revision: str) -> dict
         if differs:
             raise PolicyFault(differs, "the answer is not to this question")
         return reducer.reduce(findings, reducer.subject_of(document))
-    except PolicyFault as fault:
+    except (PolicyFault, CallerError) as fault:
         return reducer.fault_ruling(fault.code, fault.reason)
 
 

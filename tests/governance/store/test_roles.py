@@ -81,7 +81,8 @@ def test_the_application_changes_only_what_has_a_state(superuser: Connection) ->
         "g.privilege_type = 'UPDATE' group by 1"
     ).fetchall()
     assert dict(columns) == {
-        "checkpoint": ["note", "published_at"], "policy": ["state"], "policy_draft": ["revision", "state"], "signing_key": ["state"], "template": ["state"],
+        "checkpoint": ["note", "published_at"], "policy": ["state"], "policy_draft": ["revision", "state"],
+        "signing_key": ["state"], "template": ["state"],
         "task": ["answer", "answered_by", "decided_at", "status", "via"],
     }  # fmt: skip
     assert not {right for rights in whole.values() for right in rights} & {
