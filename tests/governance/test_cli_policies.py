@@ -150,6 +150,23 @@ def test_a_replay_shows_what_people_had_decided(world: World, cli: Cli, draft: P
     assert types == ["policy.drafted", "policy.drafted"]
 
 
+def test_a_replay_says_what_would_be_allowed_that_people_rejected(world: World, cli: Cli, draft: Path) -> None:
+    """The first thing that somebody who agrees to a looser policy has to see."""
+    run = world.start()
+    world.until(run, "waiting_approval")
+    assert world.press(world.waiting(run), "ana", kind="reject", reason="not tonight").ok
+    base = draft / "twokeys" / "base.rego"
+    text = base.read_text()
+    base.write_text(text.replace('input.action.risk_tier == "med"', 'input.action.target.id == "nothing"'))
+    assert text != base.read_text()
+    done = cli("policy", "replay", str(draft), **shell(world, "rita"))
+    assert "would allow 1 that were rejected" in done.out
+    assert f"looser: run {run}" in done.out
+    assert "keys -1" in done.out
+    diff = cli("policy", "diff", str(draft), **shell(world, "rita"))
+    assert "MAY LOOSEN twokeys/base.rego: a rule of `hold` is changed or gone" in diff.out
+
+
 def test_explain_names_the_rule_behind_each_reason(world: World, cli: Cli, draft: Path) -> None:
     """Code, sentence, file and line; and what the draft would say."""
     run = finished(world)
