@@ -9,7 +9,7 @@ from engine.canonical import read_json
 from engine.errors import CallerError, TwokeysError
 from governance.policy import rego
 from governance.policy.bundle import Bundle
-from governance.policy.replay import Judging
+from governance.policy.replay import Judging, asked_again
 from governance.store import drafts
 from governance.store.unit import Database
 
@@ -52,15 +52,14 @@ def _drafted(found: list[drafts.Decision], candidate: Bundle | None) -> list[str
         return None
     judging = Judging(candidate)
     try:
-        usable = [one.input_bytes for one in found if one.input_bytes]
-        rulings = judging.rulings(usable)
         said = []
         for one in found:
-            if not one.input_bytes:
-                said.append("cannot be asked again: the question is not there")
-                continue
-            ruling = next(rulings)
-            said.append(f"{ruling['effect']}: {'; '.join(_worded(reason) for reason in ruling['reasons'])}")
+            try:
+                (ruling,) = judging.rulings([asked_again(one.input_bytes)])
+            except CallerError as error:
+                said.append(f"cannot be asked again: {error.reason}")
+            else:
+                said.append(f"{ruling['effect']}: {'; '.join(_worded(reason) for reason in ruling['reasons'])}")
         return said
     finally:
         judging.close()

@@ -86,6 +86,22 @@ def _position(database: Database, job: Job, again: bool) -> Position:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A recorded question that can be asked again."""
+
+    input_bytes: bytes
+    request_id: str
+    action_sha256: str
+    subject: Mapping[str, Any]
+
+
+def asked_again(input_bytes: bytes) -> Asked:
+    """The question that these stored bytes are; CallerError when they are none of today's."""
+    document = read_input(input_bytes)
+    return Asked(input_bytes, document["request"]["id"], document["action"]["sha256"], reducer.subject_of(document))
+
+
 class Judging:
     """One policy that recorded questions are put to; the embedded engine, whatever the installation enforces with."""
 
@@ -94,31 +110,30 @@ class Judging:
         self._engine = Embedded(deadline_seconds=deadline_seconds)
         self._engine.load(bundle)
 
-    def rulings(self, inputs: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    def rulings(self, asked: Sequence[Asked]) -> Iterator[dict[str, Any]]:
         """What the gate makes of each answer: the same reader, the same checks of the source, the same reduction."""
-        for start in range(0, len(inputs), batch_max):
-            batch = inputs[start : start + batch_max]
-            for asked, answer in zip(batch, self._engine.evaluate_many(batch), strict=True):
-                yield ruling_of(asked, answer, self.revision)
+        for start in range(0, len(asked), batch_max):
+            batch = asked[start : start + batch_max]
+            answers = self._engine.evaluate_many([one.input_bytes for one in batch])
+            for one, answer in zip(batch, answers, strict=True):
+                yield ruling_of(one, answer, self.revision)
 
     def close(self) -> None:
         """End the engine."""
         self._engine.close()
 
 
-def ruling_of(asked: bytes, answer: Answer | PolicyFault, revision: str) -> dict[str, Any]:
+def ruling_of(asked: Asked, answer: Answer | PolicyFault, revision: str) -> dict[str, Any]:
     """The ruling over one answer; every doubt is a denial of kind fault, as it is for a real action."""
     try:
         if isinstance(answer, PolicyFault):
             raise answer
-        document = read_input(asked)
         findings = read_findings(answer.findings)
-        action = document["action"]
-        differs = reducer.source_fault(findings, document["request"]["id"], action["sha256"], revision)
+        differs = reducer.source_fault(findings, asked.request_id, asked.action_sha256, revision)
         if differs:
             raise PolicyFault(differs, "the answer is not to this question")
-        return reducer.reduce(findings, reducer.subject_of(document))
-    except (PolicyFault, CallerError) as fault:
+        return reducer.reduce(findings, asked.subject)
+    except PolicyFault as fault:
         return reducer.fault_ruling(fault.code, fault.reason)
 
 
@@ -139,29 +154,21 @@ def engines(base: Bundle, candidate: Bundle) -> Iterator[tuple[Judging, Judging]
 def weigh(found: Sequence[Decision], base: Judging, candidate: Judging, tally: Tally) -> None:
     """Count these decisions: what cannot be asked again is reported, everything else is asked under both policies."""
     usable: list[Decision] = []
+    questions: list[Asked] = []
     for one in found:
-        why = _missing(one)
-        if why:
-            tally.lack(why)
+        if not one.input_bytes:
+            tally.lack("the question could not be put at the time")
+            continue
+        try:
+            questions.append(asked_again(one.input_bytes))
+        except CallerError as error:
+            tally.lack(f"the recorded question is not one of today's: {error.reason}"[:200])
         else:
             usable.append(one)
-    inputs = [one.input_bytes for one in usable]
-    pairs = zip(usable, base.rulings(inputs), candidate.rulings(inputs), strict=True)
-    for one, old, new in pairs:
+    for one, old, new in zip(usable, base.rulings(questions), candidate.rulings(questions), strict=True):
         if one.revision == base.revision and _differs(one, old):
             tally.differs += 1
         tally.add(Past(one.run, one.promise, one.n, one.purpose == "enforce", one.decided), old, new)
-
-
-def _missing(one: Decision) -> str:
-    """Why a recorded decision cannot be asked again; empty when it can."""
-    if not one.input_bytes:
-        return "the question could not be put at the time"
-    try:
-        read_input(one.input_bytes)
-    except CallerError as error:
-        return f"the recorded question is not one of today's: {error.reason}"[:200]
-    return ""
 
 
 def _differs(one: Decision, old: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from engine.gate.tightening import Change, Comparison, Side, compare, rule_diges
 from governance.policy import bundle
 from governance.policy.bundle import Bundle, build, complete_data, read_source, shipped_directory
 from governance.policy.reader import Reader
-from governance.policy.replay import Judging
+from governance.policy.replay import Judging, asked_again
 from tests.governance.policy.test_table import generated
 
 SOURCE = read_source(shipped_directory())
@@ -200,7 +200,8 @@ def test_no_question_is_answered_more_freely_after_a_tightening(reader: Reader, 
     dice = random.Random(5)
     known = shipped_rules(trees(reader))
     documents = [generated(dice, odd=0) for _ in range(600)]
-    questions = [canonical_input(document) for document in documents if document["action"]["target"]["id"].isascii()]
+    valid = [document for document in documents if document["action"]["target"]["id"].isascii()]
+    questions = [asked_again(canonical_input(document)) for document in valid]
     with closing(Judging(bundle_with({}, ""))) as before:
         old = list(before.rulings(questions))
     tightened = loosened = 0
@@ -209,7 +210,11 @@ def test_no_question_is_answered_more_freely_after_a_tightening(reader: Reader, 
         found = compare(Side(trees(reader), TENANT), Side(trees(reader, overlay=overlay), {**TENANT, **data}), known)
         with closing(Judging(bundle_with(data, overlay))) as judging:
             pairs = zip(questions, old, judging.rulings(questions), strict=True)
-            looser = [(json.loads(asked), one, other) for asked, one, other in pairs if weigh(one, other) == LOOSER]
+            looser = [
+                (json.loads(asked.input_bytes), one, other)
+                for asked, one, other in pairs
+                if weigh(one, other) == LOOSER
+            ]
         assert not (found.only_tightens and looser), (data, overlay, looser[0])
         tightened += found.only_tightens
         loosened += bool(looser)
