@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from governance.policy.bundle import shipped_directory
+from governance.policy.house import BUILTINS
+from governance.policy.tenant_data import TENANT_SCHEMA
 from tests.governance.policy.kit import opa_binary
 from tests.governance.test_cli import Cli, cli, shell
 from tests.governance.test_cli_journal import finished
@@ -195,3 +198,51 @@ def test_a_draft_is_withdrawn_once(world: World, cli: Cli, draft: Path) -> None:
     assert done.code == 2
     assert "is withdrawn" in done.err
     assert cli("policy", "withdraw", "limits", **shell(world, "rita")).code == 2
+
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
+
+
+def block(language: str, n: int) -> str:
+    """The nth block of this language in the guide."""
+    return re.findall(rf"```{language}\n(.*?)```", GUIDE, flags=re.DOTALL)[n]
+
+
+def test_the_guide_leads_from_a_limit_to_its_impact(
+    world: World, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/policies.md as somebody types it who never wrote Rego: its commands, its JSON, its rule, what it says comes out."""
+    monkeypatch.chdir(tmp_path)
+    finished(world)
+    commands = re.findall(r"^twokeys (policy (?:new|check|test|diff|replay) \S+)$", GUIDE, flags=re.MULTILINE)
+    assert [command.split()[1] for command in commands] == ["new", "check", "test", "diff", "replay"]
+    assert cli(*commands[0].split(), **shell(world, "rita")).code == 0
+    draft = tmp_path / "more-writes"
+    change(draft, **json.loads("{" + block("json", 0).strip().rstrip(",") + "}"))
+    table = json.loads((draft / "tests" / "table.json").read_text())
+    table["cases"] += json.loads("[" + block("json", 1).replace("demo", world.tenant).strip().rstrip(",") + "]")
+    (draft / "tests" / "table.json").write_text(json.dumps(table))
+    for command in commands[1:3]:
+        done = cli(*command.split())
+        assert done.code == 0, done.out + done.err
+    difference = cli(*commands[3].split(), **shell(world, "rita"))
+    assert "MAY LOOSEN data.caps: max_writes_per_run: 50 -> 80" in difference.out
+    assert "two people besides the authors" in difference.err
+    replayed = cli(*commands[4].split(), **shell(world, "rita"))
+    assert "looser 0" in replayed.out
+    add(draft, "\n" + block("rego", 0))
+    assert cli("policy", "check", "more-writes").code == 0
+    assert "no test reaches" in cli("policy", "test", "more-writes").out
+
+
+def test_the_guide_names_every_part_of_the_data() -> None:
+    """And every function that rules may call."""
+    for name in TENANT_SCHEMA["properties"]:
+        assert f"`{name}" in GUIDE, name
+    for name in sorted(BUILTINS):
+        if (
+            name.islower()
+            and "internal" not in name
+            and name not in ("eq", "assign", "equal", "neq", "lt", "lte", "gt", "gte")
+        ):
+            assert f"`{name}`" in GUIDE or name.startswith("is_"), name
