@@ -153,8 +153,10 @@ def test(directory: Path, binary: Path | None, form: str) -> int:
             found = _read(directory)
             made = proving.check(reader, found.draft, found.tenant or "tenant", data_text=found.data_text)
             # Without a database the product's own tests stand for those in force; `replay` knows the real ones.
-            base = shipped_tests() if (directory / NOTE).exists() else {}
-            tested = proving.run_tests(reader, found.draft, made, base_tests=base)
+            is_draft = (directory / NOTE).exists()
+            least = proving.draft_coverage_min if is_draft else proving.shipped_coverage_min
+            base = shipped_tests() if is_draft else {}
+            tested = proving.run_tests(reader, found.draft, made, base_tests=base, coverage_min=least)
             other = proving.binary_tests(binary, found.draft) if binary else {}
     except BundleInvalid as invalid:
         return _show_faults(form, invalid)
