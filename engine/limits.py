@@ -50,6 +50,10 @@ policy_server_connect_seconds = 0.25
 policy_server_total_seconds = 1.0
 policy_input_fields_max = 500
 policy_input_depth_max = 8
+policy_draft_bytes_max = 4_194_304
+policy_reading_seconds = 20.0  # to parse, compile and test a draft; nobody's run waits for it
+policy_reading_bytes_max = 67_108_864  # of syntax trees, which are some twenty times their text
+policy_reading_depth_max = 160  # of a syntax tree
 
 # Approvals.
 approval_seconds_min = 60

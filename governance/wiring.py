@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from engine.canonical import read_json, sha256
+from engine.catalog.draft import Draft
 from engine.errors import CallerError, OperatorError
 from engine.gate.action import Action
 from engine.gate.card import CardRecord
@@ -17,6 +18,7 @@ from engine.ledger.bundle import PolicySource
 from engine.ledger.onefile import one_file
 from governance import clock, metrics
 from governance.commands.admit import Admit
+from governance.commands.amend import Amend
 from governance.commands.answer import Answers
 from governance.commands.cancel import Cancel
 from governance.commands.caps import SetCaps
@@ -36,8 +38,9 @@ from governance.evidence.fsck import Fsck
 from governance.evidence.sequence import Log, trust_text
 from governance.evidence.vault import Vault
 from governance.keys import derive, mac
-from governance.policy.bundle import shipped
+from governance.policy.bundle import Bundle, shipped
 from governance.policy.engine import Engine
+from governance.policy.files import shipped_tests, starting_draft
 from governance.policy.pool import Pool, embedded, managed
 from governance.policy.server import Server
 from governance.policy.stored import opened
@@ -58,7 +61,7 @@ from governance.stages.judge import Judge
 from governance.stages.seal import Seal
 from governance.stages.tick import Tick
 from governance.stages.turn import Turns
-from governance.store import approvals, around, cases, doubts, outbox, people, tasks, templates
+from governance.store import approvals, around, cases, doubts, drafts, outbox, people, tasks, templates
 from governance.store.case import Case
 from governance.store.dispatch import Dispatch
 from governance.store.doubts import DoubtRecord
@@ -183,7 +186,7 @@ class Parts:
 
     @cached_property
     def policies(self) -> Pool:
-        return Pool(self._engine_maker(), self._bundle_of)
+        return Pool(self._engine_maker(), self.bundle_of)
 
     def _engine_maker(self) -> Callable[[], Engine]:
         s = self.settings
@@ -198,12 +201,22 @@ class Parts:
         port = parts.port or (443 if tls else 8181)
         return lambda: Server(host, port, bundle_name="twokeys", tls=tls, token=s.opa_token)
 
-    def _bundle_of(self, tenant: str, revision: str) -> Any:
+    def bundle_of(self, tenant: str, revision: str) -> Bundle:
+        """A revision as it was activated."""
         with self.database.unit(tenant, write=False) as unit:
             return opened(templates.policy(unit, revision).bundle, revision)
 
+    def tests_of_policy(self, tenant: str, revision: str) -> Mapping[str, str]:
+        """The tests that a revision was published with; the product's own for one that came with the product."""
+        with self.database.unit(tenant, write=False) as unit:
+            found = drafts.published_as(unit, revision)
+        return shipped_tests() if found is None else found.draft.tests
+
+    def _starting_draft(self, tenant: str, revision: str) -> Draft:
+        return starting_draft(self.bundle_of(tenant, revision), tenant, self.tests_of_policy(tenant, revision))
+
     def _policy_files(self, tenant: str, revision: str) -> tuple[PolicySource, ...]:
-        bundle = self._bundle_of(tenant, revision)
+        bundle = self.bundle_of(tenant, revision)
         return tuple(PolicySource(revision, path, digest, text) for path, digest, text in bundle.files())
 
     # --- cards --------------------------------------------------------------------------------------------------------
@@ -301,6 +314,10 @@ class Parts:
     @cached_property
     def publish(self) -> Publish:
         return Publish(self.database, self.registry.catalog, self.hosts)
+
+    @cached_property
+    def amend(self) -> Amend:
+        return Amend(self.database, self._starting_draft)
 
     @cached_property
     def admit(self) -> Admit:

@@ -87,6 +87,8 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "tenant.created": _words("tenant"),
     "caps.changed": _words("scope name max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight"),
     "policy.activated": _words("revision bundle_sha256"),
+    "policy.drafted": _words("draft n base_revision draft_sha256"),
+    "policy.withdrawn": _words("draft"),
     "key.created": _words("purpose key_id"),
 }
 

@@ -11,6 +11,7 @@ from governance.cli import (
     frame,
     journal,
     people,
+    policies,
     processes,
     proofs,
     runs,
@@ -42,6 +43,7 @@ for _command in (
     tasks.group,
     journal.group,
     proofs.group,
+    policies.group,
 ):
     twokeys.add_command(_command)
 for _command in (tenants.group, people.people, people.groups, *upkeep.COMMANDS, witness.run):

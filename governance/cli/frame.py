@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -161,6 +162,20 @@ def _cell(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_cell, value))
     return printable("" if value is None else str(value)).replace("\n", " ")
+
+
+@contextmanager
+def progress(word: str, steps: int) -> Iterator[Callable[..., None]]:
+    """A bar on stderr where somebody looks, nothing elsewhere; what it gives is called with the steps that were made, 1 if none."""
+    if not sys.stderr.isatty():
+        yield lambda steps=1: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(word, total=steps)
+        yield lambda steps=1: bar.advance(task, steps)
 
 
 # --- who is asking ----------------------------------------------------------------------------------------------------

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
 import click
 
 from governance.cli import frame
@@ -27,7 +23,7 @@ def fsck(tenant: str, form: str) -> int:
         with parts.database.unit(tenant, write=False) as unit:
             people.tenant(unit)
     tenants = [tenant] if tenant else list(parts.dispatch.tenants())
-    with _progress(sum(parts.fsck.size(name) for name in tenants)) as stepped:
+    with frame.progress("checking", sum(parts.fsck.size(name) for name in tenants)) as stepped:
         found = [one for name in tenants for one in parts.fsck.check(name, stepped)]
     rows = [{"tenant": one.tenant, "place": one.place, "rule": one.rule, "what": one.what} for one in found]
     if rows or form != "table":
@@ -78,20 +74,6 @@ def check(form: str) -> int:
     frame.show(form, rows)
     frame.say(f"{len(wrong)} of {len(rows)} settings are wrong" if wrong else "the settings are complete")
     return frame.UNAVAILABLE if wrong else frame.OK
-
-
-@contextmanager
-def _progress(steps: int) -> Iterator[Callable[[], None]]:
-    """A bar where somebody looks, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("checking", total=steps)
-        yield lambda: bar.advance(task)
 
 
 COMMANDS = (fsck, doctor, config)

@@ -17,16 +17,16 @@ from typing import Any, NoReturn
 from engine.canonical import digest, read_json
 from engine.errors import AuthorError, CallerError
 from engine.ids import check_name
-from engine.limits import approval_seconds_max, approval_seconds_min, int_max
+from governance.policy import tenant_data
 
 ROOTS = ("tenants", "twokeys")
 REQUIRED = ("twokeys/base.rego", "twokeys/guard.rego", "twokeys/main.rego", "twokeys/overlay.rego")
+OWNED = ("twokeys/guard.rego", "twokeys/main.rego")  # the product's own, which no administrator writes
 CANARY_TENANT = "twokeys-canary"
 source_bytes_max = 1_048_576
 
 _module_path = re.compile(r"twokeys/[a-z][a-z0-9_]{0,40}\.rego")
 _package = re.compile(r"^package[ \t]+([a-z0-9_.]+)[ \t]*$", re.MULTILINE)
-_group = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 # What the canaries are asked about; no tenant can have this name's data, and no request can come from it.
 _canary_data = {
     "enabled": True,
@@ -120,7 +120,7 @@ def shipped(tenants: Mapping[str, Mapping[str, Any]]) -> Bundle:
     return build(source.modules, source.data, tenants)
 
 
-def tenant_data(data: Mapping[str, Any], own: Mapping[str, Any], tenant: str) -> dict[str, Any]:
+def complete_data(data: Mapping[str, Any], own: Mapping[str, Any], tenant: str) -> dict[str, Any]:
     """A tenant's complete policy data: objects are merged, everything else is replaced by the tenant's own."""
     merged: dict[str, Any] = _merge(data["defaults"], own)
     _check_tenant(merged, tenant)
@@ -141,7 +141,7 @@ def _merge_tenants(data: Mapping[str, Any], tenants: Mapping[str, Mapping[str, A
             check_name(name, "tenant")
         except CallerError as error:
             _bad("tenants", error.reason)
-        result[name] = tenant_data(data, _merge(data["tenants"].get(name, {}), tenants.get(name, {})), name)
+        result[name] = complete_data(data, _merge(data["tenants"].get(name, {}), tenants.get(name, {})), name)
     return result
 
 
@@ -155,45 +155,11 @@ def _merge(under: Any, over: Any) -> Any:
 
 
 def _check_tenant(data: Mapping[str, Any], tenant: str) -> None:
-    where = f"tenants.{tenant}"
-    if not isinstance(data, Mapping) or set(data) != set(_canary_data):
-        odd = sorted(set(_canary_data).symmetric_difference(data if isinstance(data, Mapping) else ()))
-        _bad(where, f"has missing or unknown keys: {', '.join(odd)}")
-    for name in ("enabled", "after_hours_hold"):
-        if type(data[name]) is not bool:
-            _bad(f"{where}.{name}", "is true or false")
-    for name in ("connectors", "blocked_targets"):
-        _check_texts(data[name], f"{where}.{name}")
-    operations = data["allowed_operations"]
-    if not isinstance(operations, Mapping):
-        _bad(f"{where}.allowed_operations", "is an object of lists")
-    for connector, names in operations.items():
-        _check_texts(names, f"{where}.allowed_operations.{connector}")
-    _check_numbers(data["caps"], ("max_writes_per_run", "max_amount_minor"), 0, int_max, f"{where}.caps")
-    ttl, ttl_where = data["approval_ttl_s"], f"{where}.approval_ttl_s"
-    _check_numbers(ttl, ("low", "med", "high"), approval_seconds_min, approval_seconds_max - 1, ttl_where)
-    groups = data["approver_groups"]
-    if not isinstance(groups, Mapping) or set(groups) != {"low", "med", "high"}:
-        _bad(f"{where}.approver_groups", "has exactly low, med and high")
-    for tier, names in groups.items():
-        _check_texts(names, f"{where}.approver_groups.{tier}")
-        if not names or not all(_group.fullmatch(name) for name in names):
-            _bad(f"{where}.approver_groups.{tier}", "names at least one group, in lower case letters, digits, _ and -")
-
-
-def _check_texts(value: Any, where: str) -> None:
-    if type(value) not in (list, tuple) or not all(type(item) is str and 0 < len(item) <= 128 for item in value):
-        _bad(where, "is a list of texts")
-    if len(set(value)) != len(value):
-        _bad(where, "names something twice")
-
-
-def _check_numbers(value: Any, names: tuple[str, ...], least: int, most: int, where: str) -> None:
-    if not isinstance(value, Mapping) or set(value) != set(names):
-        _bad(where, f"has exactly {', '.join(names)}")
-    for name, number in value.items():
-        if type(number) is not int or not least <= number <= most:
-            _bad(f"{where}.{name}", f"is a whole number from {least} to {most}")
+    found = tenant_data.faults(data, f"tenants.{tenant}")
+    if found:
+        place, reason = found[0]
+        more = f" (and {len(found) - 1} more faults)" if len(found) > 1 else ""
+        _bad(place, reason + more)
 
 
 def _check_modules(modules: Mapping[str, str]) -> None:

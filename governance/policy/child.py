@@ -71,6 +71,79 @@ def answer(engine: Any, document: Any) -> list[str]:
     return ["findings", json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False)]
 
 
+PARSER = """package twokeys_parser
+tree := rego.parse_module(input.path, input.text)
+"""
+
+
+def parse(parser: Any, path: str, text: str) -> list[str]:
+    """The syntax tree of one module as text, or what OPA's parser says is wrong with it."""
+    from opa_bindings import OpaError
+
+    try:
+        tree = parser.eval_document("twokeys_parser.tree", {"path": path, "text": text})
+    except OpaError as error:
+        return ["fault", str(error.message)[:20_000]]
+    return ["tree", json.dumps(tree, separators=(",", ":"), ensure_ascii=False)]
+
+
+def read(order: dict[str, Any]) -> dict[str, Any]:
+    """Parse these modules; and when there are `tests`, load all with the data and run them."""
+    from opa_bindings import OpaEngine
+
+    with OpaEngine() as parser:
+        parser.add_policy("parser.rego", PARSER)
+        found: dict[str, Any] = {"parsed": [parse(parser, path, text) for path, text in order["parse"]]}
+    if "tests" in order:
+        with OpaEngine() as engine:
+            fault = load(engine, {"modules": order["parse"], "data": order["data"]})
+            found["load"] = fault
+            found["tests"], found["lines"] = ({}, {}) if fault else run_tests(engine, order["tests"])
+    return found
+
+
+def run_tests(engine: Any, tests: list[str]) -> tuple[dict[str, str], dict[str, list[list[int]]]]:
+    """What became of each test, and for each file the lines that were reached and those that were not.
+
+    A test that fails has no value, or the value false; a whole package is evaluated at once unless it cannot be.
+    """
+    from opa_bindings import OpaError, OpaUndefinedError
+
+    results: dict[str, str] = {}
+    lines: dict[str, tuple[set[int], set[int]]] = {}
+
+    def ask(path: str) -> Any:
+        try:
+            found = engine.eval_document(path, {}, coverage=True)
+        except OpaUndefinedError:
+            found = None
+        for file, report in ((engine.last_coverage or {}).get("files") or {}).items():
+            reached, known = lines.setdefault(file, (set(), set()))
+            for name, into in (("covered", reached), ("not_covered", known)):
+                for part in report.get(name) or ():
+                    into.update(range(part["start"]["row"], part["end"]["row"] + 1))
+        return found
+
+    packages: dict[str, list[str]] = {}
+    for test in tests:
+        packages.setdefault(test.rpartition(".")[0], []).append(test)
+    for package, members in packages.items():
+        try:
+            values = ask(package) or {}
+            results.update({test: _passed(values.get(test.rpartition(".")[2])) for test in members})
+        except OpaError:
+            for test in members:
+                try:
+                    results[test] = _passed(ask(test))
+                except OpaError as error:
+                    results[test] = str(error.message)[:500]
+    return results, {file: [sorted(reached), sorted(known - reached)] for file, (reached, known) in lines.items()}
+
+
+def _passed(value: Any) -> str:
+    return "" if value is True else "failed"
+
+
 def main() -> None:
     """Answer until the input ends."""
     confine()
@@ -89,6 +162,8 @@ def main() -> None:
                 "fault": fault,
                 "version": OPA_VERSIONS.get(wheel, f"wheel-{wheel}"),
             }
+        elif "parse" in order:
+            reply = {"id": order["id"], **read(order)}
         else:
             reply = {"id": order["id"], "answers": [answer(engine, document) for document in order["inputs"]]}
         _write(answers, json.dumps(reply, separators=(",", ":")).encode("ascii") + b"\n")

@@ -23,6 +23,7 @@ from governance.policy import canary, child
 from governance.policy.bundle import Bundle
 
 ENGINE = "opa-embedded"
+CHILD_COMMAND = (sys.executable, "-I", "-m", child.__name__)
 ready_seconds = 10.0
 batch_max = 64
 resident_bytes_max = 256 * 1024**2
@@ -34,10 +35,11 @@ _environment = {"GOMAXPROCS": "1", "GOGC": "400", "GOMEMLIMIT": "128MiB"}
 _request_id = re.compile(rb'"request":\{"id":"([0-9a-f-]{36})"\}')
 
 
-class _Child:
+class Child:
     """One process: one line in flight, and any surprise ends it."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str] = ()) -> None:
+        command = command or CHILD_COMMAND
         try:
             self.process = subprocess.Popen(
                 command,
@@ -151,10 +153,10 @@ class Embedded:
         self, *, deadline_seconds: float = policy_deadline_seconds, command: Sequence[str] | None = None
     ) -> None:
         """`command` is for tests that put something hostile in the child's place."""
-        self._command = tuple(command or (sys.executable, "-I", "-m", child.__name__))
+        self._command = tuple(command or CHILD_COMMAND)
         self._deadline = deadline_seconds
         self._lock = threading.Lock()
-        self._child: _Child | None = None
+        self._child: Child | None = None
         self._order: _Order | None = None
         self._version = ""
         self._closed = False
@@ -238,8 +240,8 @@ class Embedded:
         if old is not None:
             old.end()
 
-    def _start(self, order: _Order) -> _Child:
-        fresh = _Child(self._command)
+    def _start(self, order: _Order) -> Child:
+        fresh = Child(self._command)
         ready = False
         try:
             reply = fresh.exchange(order.load, policy_bytes_max, ready_seconds)
@@ -256,7 +258,7 @@ class Embedded:
 class _Proving:
     """The Policy that canaries see: a child that is not in use yet."""
 
-    def __init__(self, fresh: _Child, revision: str) -> None:
+    def __init__(self, fresh: Child, revision: str) -> None:
         self._fresh = fresh
         self._revision = revision
 
@@ -278,7 +280,7 @@ def _check_loaded(reply: dict[str, Any]) -> None:
         raise PolicyFault("load_failed", str(reply["fault"][-1]))
 
 
-def _ask(one: _Child, inputs: Sequence[bytes], revision: str, seconds: float) -> list[Answer | PolicyFault]:
+def _ask(one: Child, inputs: Sequence[bytes], revision: str, seconds: float) -> list[Answer | PolicyFault]:
     # A finding as text inside a JSON string at most doubles, its control characters aside.
     answer_bytes_max = len(inputs) * policy_bytes_max * 2 + 1024
     reply = one.exchange(b'"inputs":[' + b",".join(inputs) + b"]", answer_bytes_max, seconds)

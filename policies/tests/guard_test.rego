@@ -121,3 +121,37 @@ test_only_irreversible_changes_are_held_here if {
 	held({"action": {"reversible": false, "kind": "read"}}) == set()
 	held({"action": {"reversible": false, "kind": "message"}}) == set()
 }
+
+messages(patch) := {d.message | some d in denials(patch)}
+
+denials(patch) := found if {
+	found := guard.deny with input as world.asked(patch) with data.tenants as world.tenants
+}
+
+test_a_denial_names_what_would_be_allowed if {
+	messages({"action": {"connector": "jira"}}) == {
+		"this connector is not on the tenant's list; allowed: bank, servicenow, slack",
+	}
+	messages({"usage": {"writes_this_run": 5}}) == {"write cap for this run reached; allowed: 5 writes in one run"}
+	pay := {"kind": "payment", "connector": "bank", "operation": "pay", "amount_minor": 50001}
+	messages({"action": pay}) == {
+		"the amount is above the tenant's cap; allowed: at most 50000 in the currency's smallest unit",
+	}
+}
+
+test_a_denial_without_data_to_name_still_denies if {
+	messages({"tenant": {"id": "nobody"}, "action": {"kind": "payment", "amount_minor": 1}}) == {
+		"this tenant is unknown to policy or switched off",
+		"this connector is not on the tenant's list",
+		"write cap for this run reached",
+		"the amount is above the tenant's cap",
+	}
+}
+
+test_a_list_too_long_for_a_message_still_denies if {
+	long := "a-name-of-a-connector-that-is-as-long-as-names-of-connectors-hardly-ever-are-in-practice"
+	connectors := [concat("", [long, name]) | some name in ["1", "2", "3", "4", "5", "6", "7"]]
+	tenants := object.union(world.tenants, {"t": {"connectors": connectors}})
+	found := guard.deny with input as world.question with data.tenants as tenants
+	found == {{"code": "connector_disabled", "message": "this connector is not on the tenant's list"}}
+}

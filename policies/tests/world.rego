@@ -48,6 +48,41 @@ tenants := {
 			"INC0000666",
 		],
 		"after_hours_hold": true,
+		"payment_holds": {
+			"one_key_above_minor": 10000,
+			"two_keys_above_minor": 30000,
+		},
+		"quorums": [
+			{
+				"code": "refund_quorum",
+				"connector": "bank",
+				"operations": [
+					"refund",
+				],
+				"counts": {
+					"finance": 1,
+					"security": 1,
+				},
+				"expires_in_s": 1200,
+			},
+		],
+		"freeze_windows": [
+			{
+				"code": "year_end",
+				"from_ms": 1798588800000,
+				"until_ms": 1798934400000,
+			},
+		],
+		"weekly_freezes": [
+			{
+				"code": "friday_evening",
+				"weekdays": [
+					4,
+				],
+				"from_minute": 1020,
+				"until_minute": 1440,
+			},
+		],
 	},
 }
 

@@ -13,6 +13,26 @@ deny contains {"code": "prod_delete", "message": "nothing is deleted in producti
 	input.action.kind == "delete"
 }
 
+# A planned freeze, such as the end of the year: nothing is changed from one moment until before another.
+# `from_ms` and `until_ms` are milliseconds since 1970.
+deny contains {"code": window.code, "message": "a planned freeze: nothing is changed now"} if {
+	is_change
+	some window in tenant.freeze_windows
+	input.time.now_ms >= window.from_ms
+	input.time.now_ms < window.until_ms
+}
+
+# A freeze of every week, such as Friday afternoon. Weekdays count from Monday, 0; minutes from midnight.
+deny contains {"code": window.code, "message": "a weekly freeze: nothing is changed at this time"} if {
+	is_change
+	some window in tenant.weekly_freezes
+	input.time.weekday in window.weekdays
+	input.time.minute_of_day >= window.from_minute
+	input.time.minute_of_day < window.until_minute
+}
+
+is_change if input.action.kind in {"write", "delete", "payment"}
+
 # --- what waits for a person
 
 hold contains {
@@ -49,6 +69,58 @@ hold contains {
 	field.classification == "sensitive"
 }
 
+# Payments by their amount, in the currency's smallest unit; above the tenant's cap none is made (guard.rego).
+hold contains {
+	"code": "payment_one_key",
+	"message": concat("", [
+		"a payment of this size: one person decides; without a key: at most ",
+		format_int(tenant.payment_holds.one_key_above_minor, 10),
+	]),
+	"tier": "med",
+	"two_person": false,
+	"groups": tenant.approver_groups.med,
+	"expires_in_s": tenant.approval_ttl_s.med,
+} if {
+	input.action.kind == "payment"
+	input.action.amount_minor > tenant.payment_holds.one_key_above_minor
+}
+
+hold contains {
+	"code": "payment_two_keys",
+	"message": concat("", [
+		"a payment of this size: two people decide; with one key: at most ",
+		format_int(tenant.payment_holds.two_keys_above_minor, 10),
+	]),
+	"tier": "high",
+	"two_person": true,
+	"groups": tenant.approver_groups.high,
+	"expires_in_s": tenant.approval_ttl_s.high,
+} if {
+	input.action.kind == "payment"
+	input.action.amount_minor > tenant.payment_holds.two_keys_above_minor
+}
+
+# A quorum for some operations of a connector, such as one of finance and one of security: `{"finance": 1, "security": 1}`.
+hold contains {
+	"code": quorum.code,
+	"message": quorum_message(quorum.counts),
+	"tier": "high",
+	"two_person": false,
+	"groups": [group | some group, _ in quorum.counts],
+	"counts": quorum.counts,
+	"expires_in_s": quorum.expires_in_s,
+} if {
+	some quorum in tenant.quorums
+	input.action.connector == quorum.connector
+	input.action.operation in quorum.operations
+}
+
+quorum_message(counts) := message if {
+	parts := [concat(" of ", [format_int(needed, 10), group]) | some group, needed in counts]
+	message := concat("", ["a quorum decides: ", concat(" and ", parts)])
+	count(message) <= 500
+} else := "a quorum decides"
+
 # --- what is allowed at all
 
 grant contains {"code": "read_ok", "message": "reads are allowed"} if {
@@ -67,5 +139,5 @@ obligations contains {"type": "redact", "field": field.name} if {
 }
 
 obligations contains {"type": "receipt", "level": "full"} if {
-	input.action.kind in {"write", "delete", "payment"}
+	is_change
 }

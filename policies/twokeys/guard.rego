@@ -44,11 +44,20 @@ known_tenant if {
 	is_array(tenant.blocked_targets)
 }
 
-deny contains {"code": "connector_disabled", "message": "this connector is not on the tenant's list"} if {
+deny contains {"code": "connector_disabled", "message": connector_message} if {
 	not connector_enabled
 }
 
 connector_enabled if input.action.connector in tenant.connectors
+
+# A message names what would be allowed where it can. Each has a default, because a denial whose message has no value
+# would be no denial.
+default connector_message := "this connector is not on the tenant's list"
+
+connector_message := message if {
+	message := concat("", ["this connector is not on the tenant's list; allowed: ", concat(", ", tenant.connectors)])
+	count(message) <= 500
+}
 
 # Anything but exactly false stops everything, reads too.
 deny contains {"code": "kill_switch", "message": "the kill switch is on: nothing runs"} if {
@@ -64,9 +73,19 @@ deny contains {"code": "freeze", "message": "a freeze is active: nothing is chan
 
 thawed if input.freeze.active == false
 
-deny contains {"code": "cap_writes_per_run", "message": "write cap for this run reached"} if {
+deny contains {"code": "cap_writes_per_run", "message": write_cap_message} if {
 	is_write
 	not under_write_cap
+}
+
+default write_cap_message := "write cap for this run reached"
+
+write_cap_message := concat("", [
+	"write cap for this run reached; allowed: ",
+	format_int(tenant.caps.max_writes_per_run, 10),
+	" writes in one run",
+]) if {
+	is_number(tenant.caps.max_writes_per_run)
 }
 
 under_write_cap if {
@@ -75,9 +94,19 @@ under_write_cap if {
 	input.usage.writes_this_run < tenant.caps.max_writes_per_run
 }
 
-deny contains {"code": "cap_amount", "message": "the amount is above the tenant's cap"} if {
+deny contains {"code": "cap_amount", "message": amount_cap_message} if {
 	input.action.kind == "payment"
 	not under_amount_cap
+}
+
+default amount_cap_message := "the amount is above the tenant's cap"
+
+amount_cap_message := concat("", [
+	"the amount is above the tenant's cap; allowed: at most ",
+	format_int(tenant.caps.max_amount_minor, 10),
+	" in the currency's smallest unit",
+]) if {
+	is_number(tenant.caps.max_amount_minor)
 }
 
 under_amount_cap if {

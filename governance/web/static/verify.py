@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: b0200fbe8878aed6500e46302ee25246dbc339f783f6466e9d09946c48d6ac63
+Digest of the parts: bb712bc1c83177db609b421984c54abd3c5aaaea02467d18cf7874b06ffa055b
 """
 
 from __future__ import annotations
@@ -171,6 +171,10 @@ policy_server_connect_seconds = 0.25
 policy_server_total_seconds = 1.0
 policy_input_fields_max = 500
 policy_input_depth_max = 8
+policy_draft_bytes_max = 4_194_304
+policy_reading_seconds = 20.0  # to parse, compile and test a draft; nobody's run waits for it
+policy_reading_bytes_max = 67_108_864  # of syntax trees, which are some twenty times their text
+policy_reading_depth_max = 160  # of a syntax tree
 
 # Approvals.
 approval_seconds_min = 60
@@ -1321,6 +1325,8 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "tenant.created": _words("tenant"),
     "caps.changed": _words("scope name max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight"),
     "policy.activated": _words("revision bundle_sha256"),
+    "policy.drafted": _words("draft n base_revision draft_sha256"),
+    "policy.withdrawn": _words("draft"),
     "key.created": _words("purpose key_id"),
 }
 

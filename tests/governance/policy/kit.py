@@ -18,7 +18,12 @@ from governance import clock
 
 ROOT = Path(__file__).resolve().parents[3]
 TABLE = json.loads((ROOT / "policies" / "tests" / "table.json").read_text(encoding="utf-8"))
-GROUPS = {"oncall": frozenset({"per_a", "per_b"}), "incident-managers": frozenset({"per_c"})}
+GROUPS = {
+    "oncall": frozenset({"per_a", "per_b"}),
+    "incident-managers": frozenset({"per_c"}),
+    "finance": frozenset({"per_f"}),
+    "security": frozenset({"per_s"}),
+}
 
 
 def opa_binary() -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -67,23 +68,26 @@ EDGES: dict[str, list[Any]] = {
     "kill_switch": [False, False, False, True],
     "freeze.active": [False, False, True],
     "action.connector": ["servicenow", "slack", "bank", "jira"],
-    "action.operation": ["update", "close", "lookup", "post", "pay", "wipe"],
+    "action.operation": ["update", "close", "lookup", "post", "pay", "refund", "wipe"],
     "action.kind": ["read", "write", "delete", "message", "payment"],
     "action.risk_tier": ["low", "med", "high"],
     "action.reversible": [True, True, False],
-    "action.amount_minor": [0, 50_000, 50_001, 2**53 - 1],
+    "action.amount_minor": [0, 10_000, 10_001, 30_000, 30_001, 50_000, 50_001, 2**53 - 1],
     "action.target.id": ["INC0010001", "INC0000666", "Zoë", "\U0001f600"],
     "usage.writes_this_run": [0, 4, 5, 6],
     "time.bucket": ["business", "after_hours", "weekend"],
+    "time.now_ms": [1795003200000, 1795003200000, 1798588799999, 1798588800000, 1798934400000],
+    "time.weekday": [0, 3, 4, 4],
+    "time.minute_of_day": [0, 1019, 1020, 1439],
     "action.fields": [[], [{"name": "card", "op": "set", "classification": "sensitive", "value_sha256": "0" * 64}]],
 }
 ODD: list[Any] = [None, "", 0, -1, 1.5, True, False, [], {}, "0", "true", 10**18, -(10**18), [[1]], "a\u0000b"]
 
 
-def generated(dice: random.Random) -> dict[str, Any]:
-    """Every field from its edges; in half of the documents one to three places deleted or odd."""
+def generated(dice: random.Random, odd: float = 0.5) -> dict[str, Any]:
+    """Every field from its edges; in half of the documents (`odd`) one to three places deleted or odd."""
     document = patched({path: dice.choice(options) for path, options in EDGES.items()})
-    if dice.random() < 0.5:
+    if dice.random() < odd:
         for _ in range(dice.randint(1, 3)):
             at = document
             name = dice.choice(sorted(at))
@@ -109,11 +113,35 @@ def answer_of(engine: Any, data: bytes) -> Any:
     }
 
 
-@pytest.mark.parametrize("rounds", [400, pytest.param(5_000, marks=pytest.mark.deep)])
+SEED, SOME, MANY = 20261118, 400, 5_000
+VERSIONS = json.loads((POLICIES / "VERSIONS.json").read_text(encoding="utf-8"))
+
+
+def test_the_note_about_versions_is_about_these_policies() -> None:
+    """VERSIONS.json says on which content and which engines the long comparison was run; `content` is the shipped bundle's revision.
+
+    After a change of policies: run this file with `-m deep`, and when it is green write what this test shows.
+    """
+    engine = Embedded()
+    try:
+        engine.load(BUNDLE)
+        embedded = engine.version
+    finally:
+        engine.close()
+    run = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    (binary,) = re.findall(r"^OPA_VERSION=v(\S+)$", run, flags=re.MULTILINE)
+    assert {
+        "content": bundle.shipped({}).revision,
+        "engines": {"library": embedded, "binary": binary},
+        "differential": {"seed": SEED, "inputs": MANY, "mismatches": 0},
+    } == VERSIONS
+
+
+@pytest.mark.parametrize("rounds", [SOME, pytest.param(MANY, marks=pytest.mark.deep)])
 def test_the_library_and_the_binary_answer_alike(rounds: int, tmp_path: Path) -> None:
     """No document, valid or broken, is judged differently by another build of OPA."""
     embedded, managed = Embedded(), Managed(opa_binary(), tmp_path / "opa")
-    dice = random.Random(20261118)
+    dice = random.Random(SEED)
     try:
         embedded.load(BUNDLE)
         managed.load(BUNDLE)

@@ -1,0 +1,66 @@
+"""A draft of a policy: the files an author may change, their tests and the tenant's data, in one canonical form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from engine.canonical import decode, digest, encode
+from engine.errors import CallerError
+from engine.limits import policy_draft_bytes_max
+
+DRAFT_STATES = ("open", "published", "withdrawn")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What would come into force: modules and tests by path, the tenant's complete data, and tests that were dropped on purpose."""
+
+    modules: Mapping[str, str]
+    tests: Mapping[str, str]
+    data: Mapping[str, Any]
+    dropped: tuple[str, ...] = ()
+
+    @cached_property
+    def body(self) -> bytes:
+        """The bytes that are stored and hashed."""
+        value = {
+            "modules": dict(self.modules),
+            "tests": dict(self.tests),
+            "data": dict(self.data),
+            "dropped": sorted(self.dropped),
+        }
+        body = encode(value)
+        if len(body) > policy_draft_bytes_max:
+            raise CallerError(
+                f"a draft is {len(body)} bytes; at most {policy_draft_bytes_max}",
+                code="too_large",
+                field="draft",
+                next_step="keep examples and generated tests elsewhere",
+            )
+        return body
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What names exactly this content."""
+        return digest("twokeys/draft/v1", self.body)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Modules and tests together."""
+        return {**self.modules, **self.tests}
+
+
+def draft_from(body: bytes) -> Draft:
+    """The draft that these stored bytes hold."""
+    value = decode(body)
+    if type(value) is not dict or set(value) != {"modules", "tests", "data", "dropped"}:
+        raise CallerError("not a draft", code="not_a_draft")
+    return Draft(value["modules"], value["tests"], value["data"], tuple(value["dropped"]))
+
+
+def tests_gone(before: tuple[str, ...], after: tuple[str, ...], dropped: tuple[str, ...]) -> tuple[str, ...]:
+    """Tests that the policy in force has, and that are neither here nor dropped by name: nothing is forgotten silently."""
+    return tuple(sorted(set(before) - set(after) - set(dropped)))

@@ -1,0 +1,73 @@
+"""Amend: begin a draft of the policy, edit it, give it up; nothing here changes what is in force."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.catalog.draft import Draft
+from engine.errors import CallerError
+from engine.ledger.entries import Fact
+from governance.commands.authority import Actor, allowed
+from governance.store import drafts, entries, templates
+from governance.store.unit import Database
+
+_name = re.compile(r"[a-z][a-z0-9-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Amended:
+    """What became of a draft."""
+
+    draft: str
+    n: int
+    base_revision: str
+    content: Draft
+
+
+class Amend:
+    """Orders about drafts. `starting` gives the draft that says exactly what a revision says."""
+
+    def __init__(self, database: Database, starting: Callable[[str, str], Draft]) -> None:
+        self._database = database
+        self._starting = starting
+
+    def begin(self, tenant: str, actor: Actor, name: str) -> Amended:
+        """A new draft that says what the policy in force says."""
+        if not _name.fullmatch(name):
+            raise CallerError("is lower case letters, digits and -, beginning with a letter", field="draft")
+        with self._database.unit(tenant, write=False) as unit:
+            allowed(unit, actor, "policy")
+            base = templates.active_revision(unit)
+        content = self._starting(tenant, base)
+        with self._database.unit(tenant) as unit:
+            person = allowed(unit, actor, "policy")
+            drafts.create(unit, name, base, person.person, content)
+            body = {"draft": name, "n": 1, "base_revision": base, "draft_sha256": content.digest.hex()}
+            entries.note(unit, f"policy/{name}", Fact("policy.drafted", _person(person.person), body))
+        return Amended(name, 1, base, content)
+
+    def edit(self, tenant: str, actor: Actor, name: str, content: Draft) -> Amended:
+        """The draft says this from now on; who said it is kept, because an author may not approve it."""
+        with self._database.unit(tenant) as unit:
+            person = allowed(unit, actor, "policy")
+            before = drafts.load(unit, name)
+            n = drafts.edit(unit, name, person.person, content)
+            if n != before.n:
+                body = {
+                    "draft": name, "n": n, "base_revision": before.base_revision, "draft_sha256": content.digest.hex(),
+                }  # fmt: skip
+                entries.note(unit, f"policy/{name}", Fact("policy.drafted", _person(person.person), body))
+        return Amended(name, n, before.base_revision, content)
+
+    def withdraw(self, tenant: str, actor: Actor, name: str) -> None:
+        """Nobody goes on with this draft."""
+        with self._database.unit(tenant) as unit:
+            person = allowed(unit, actor, "policy")
+            drafts.close(unit, name, "withdrawn")
+            entries.note(unit, f"policy/{name}", Fact("policy.withdrawn", _person(person.person), {"draft": name}))
+
+
+def _person(person: str) -> dict[str, str]:
+    return {"type": "person", "id": person}
