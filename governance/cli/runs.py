@@ -86,7 +86,7 @@ def show(run: str, tenant: str, token: str, form: str) -> None:
     rows = [
         {
             "step": s.step, "promise": s.promise, "tool": s.tool, "state": s.state, "attempt": s.attempt, "approval": s.approval,
-            "child": s.child, "error": s.last_error,
+            "child": s.child, "error": s.last_error, "again_at": s.next_eligible_at.isoformat() if s.next_eligible_at else "",
         }
         for s in steps
     ]  # fmt: skip

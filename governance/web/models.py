@@ -209,7 +209,7 @@ class VerdictOut(_Shape):
 
 
 class ReceiptOut(_Shape):
-    """What an attempt came to; `sound` says that its signature holds."""
+    """What an attempt came to; `sound` says that its signature holds, `fields` digests of each field before and after."""
 
     promise: str
     key: str
@@ -221,6 +221,8 @@ class ReceiptOut(_Shape):
     resolved_by: str
     reversible: bool
     error: str
+    executor: str
+    fields: list[dict[str, str]]
     sha256: Sha256
     key_id: str
     sound: bool
