@@ -407,7 +407,7 @@ class Parts:
         return application(
             WebSeams(
                 database=self.database, route=self.dispatch.route, start=self.start, propose=self.propose, decide=self.decide,
-                answers=self.answers, cancel=self.cancel, resolve=self.resolve, publish=self.publish,
+                answers=self.answers, cancel=self.cancel, resolve=self.resolve, retry=self.retry, publish=self.publish,
                 unseal=self.secrets.unseal, verify=self.secrets.verify,
                 fetch=lambda key, version: self.vault.get(key, version),
                 trust=lambda tenant: trust_text(self.database, s.deployment, tenant),

@@ -8,8 +8,10 @@ from typing import Any
 
 from engine.canonical import decode, encode, sha256, tagged
 from engine.errors import BrokenLedger, CallerError, TwokeysError
+from engine.gate.action import Action
 from engine.gate.permit import Permit
 
+SENSITIVE, REDACTED = "sensitive", "[redacted]"
 STATUSES = ("ok", "error", "timeout", "rejected", "unknown")
 
 
@@ -120,21 +122,26 @@ def write(
     key_sha256: str,
     key_id: str,
     sign: Callable[[bytes], bytes],
+    hashed: Callable[[str], str],
     resolved_by: str = "",
     how: str = "performed",
 ) -> Receipt:
     """Make and sign the receipt of one attempt; `how` is performed, looked or told (by a person).
 
-    `key_sha256` is the effect key as outsiders may see it: an HMAC under the tenant's key, because a key names its target.
+    `key_sha256` is the effect key as outsiders may see it: an HMAC under the tenant's key, because a key names its target. Before
+    and after stand there field by field in the same form; the value of a sensitive field is taken out of whatever the connector
+    says of request and response.
     """
     action = permit.action
     origin = Origin(action.run, action.workflow, action.version, action.definition, "", action.promise, action.step)
+    hidden = frozenset(f.value for f in action.fields if f.classification == SENSITIVE and f.value)
     payload = encode(
         {
-            "request": dict(outcome.request),
-            "response": dict(outcome.response),
+            "request": without(dict(outcome.request), hidden),
+            "response": without(dict(outcome.response), hidden),
+            "fields": _fields(action, hashed),
             "error_class": outcome.error_class,
-            "message": outcome.message,
+            "message": without(outcome.message, hidden),
             "how_to_reverse": dict(outcome.how_to_reverse),
         }
     )
@@ -156,6 +163,31 @@ def write(
     }
     body = encode({**values, "origin": {name: getattr(origin, name) for name in _origin}})
     return Receipt(**values, origin=origin, body=body, signature=sign(signed_bytes(body)), key_id=key_id)
+
+
+def without(value: Any, hidden: frozenset[str]) -> Any:
+    """The same without these texts, wherever they stand: a receipt travels, and nobody may learn a sensitive value from it."""
+    if type(value) is str:
+        for text in sorted(hidden, key=len, reverse=True):
+            value = value.replace(text, REDACTED)
+        return value
+    if isinstance(value, Mapping):
+        return {name: without(item, hidden) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return [without(item, hidden) for item in value]
+    return value
+
+
+def _fields(action: Action, hashed: Callable[[str], str]) -> list[dict[str, str]]:
+    """Each field with the digests of what it was and of what was sent, as policy saw them; what was not read before has none."""
+    before = dict(action.preconditions)
+    return [
+        {
+            "name": f.name, "op": f.op, "classification": f.classification,
+            "before": hashed(before[f.name]) if f.name in before else "", "after": hashed(f.value),
+        }
+        for f in action.fields
+    ]  # fmt: skip
 
 
 def check_signature(body: bytes, signature: bytes, key_id: str, verify: Callable[[str, bytes, bytes], bool]) -> None:

@@ -86,7 +86,8 @@ def show(run: str, tenant: str, token: str, form: str) -> None:
     rows = [
         {
             "step": s.step, "promise": s.promise, "tool": s.tool, "state": s.state, "attempt": s.attempt, "approval": s.approval,
-            "child": s.child, "error": s.last_error, "waits_for": f"a free place: {s.held_up}" if s.held_up else "",
+            "child": s.child, "error": s.last_error, "again_at": s.next_eligible_at.isoformat() if s.next_eligible_at else "",
+            "waits_for": f"a free place: {s.held_up}" if s.held_up else "",
         }
         for s in steps
     ]  # fmt: skip

@@ -12,6 +12,7 @@ from engine.errors import TwokeysError
 from engine.gate import doubt
 from engine.gate.action import Action, OperationSpec
 from engine.gate.permit import Judgement, Permit, Release, permit, reopened
+from engine.gate.question import value_hmac
 from engine.gate.receipt import Outcome, Receipt, check_signature, read, write
 from engine.gate.retry import next_delay, ours
 from engine.kernel import Retrying, Started, proposal_from, reference_of
@@ -262,7 +263,7 @@ class Execute:
         receipt = write(
             granted, outcome, n=n, at=stamp(case.now), executor=self._executor, key_sha256=self._key(granted.action),
             key_id=signer.key_id, sign=signer.sign,
-            resolved_by=person, how=how,
+            hashed=partial(value_hmac, self._hash_key(tenant)), resolved_by=person, how=how,
         )  # fmt: skip
         check_signature(receipt.body, receipt.signature, receipt.key_id, partial(self._verify, tenant))
         return receipt

@@ -87,7 +87,20 @@ class StepView:
     faults: int
     action: Action | None
     child: str = ""  # the run that it started
+    started_at: datetime.datetime | None = None  # of the newest attempt
     held_up: str = ""  # the cap that leaves it no place now
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """One item that stands still, and why."""
+
+    run: str
+    workflow: str
+    step: str  # empty when it is the run itself
+    stage: str
+    faults: int
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +240,8 @@ def steps(unit: Unit, name: str) -> tuple[StepView, ...]:
     """The operations of a run in the order they were proposed."""
     rows = unit.all(
         "select p.promise, p.step, p.step_index, p.tool, p.kind, p.state, p.attempt, p.approval, p.last_error, p.next_eligible_at, "
-        "p.deadline_at, coalesce(w.stage, ''), coalesce(w.state, ''), coalesce(w.faults, 0), a.body, coalesce(c.run, '') from promise p "
+        "p.deadline_at, coalesce(w.stage, ''), coalesce(w.state, ''), coalesce(w.faults, 0), a.body, coalesce(c.run, ''), "
+        "p.started_at from promise p "
         "left join run c on c.tenant = p.tenant and c.parent = p.run and c.parent_promise = p.promise and c.parent <> '' "
         "left join lateral (select stage, state, faults from work w where w.tenant = p.tenant and w.run = p.run and w.item = p.promise "
         "order by stage limit 1) w on true "
@@ -238,6 +252,18 @@ def steps(unit: Unit, name: str) -> tuple[StepView, ...]:
     )
     held_up = caps.held_up(unit, name)
     return tuple(replace(_step(row), held_up=str(held_up.get(row[0], ""))) for row in rows)
+
+
+def parked(unit: Unit, limit: int) -> tuple[Parked, ...]:
+    """What came back too often and waits for an operator to let it go on; an unknown outcome waits for a word and is not among it."""
+    rows = unit.all(
+        "select w.run, r.workflow, coalesce(p.step, ''), w.stage, w.faults, coalesce(p.last_error, r.error) from work w "
+        "join run r on r.tenant = w.tenant and r.run = w.run "
+        "left join promise p on p.tenant = w.tenant and p.run = w.run and p.promise = w.item "
+        "where w.tenant = :tenant and w.state = 'parked' and coalesce(p.state, '') <> 'unknown' order by w.eligible_at, w.run limit :limit",
+        limit=limit,
+    )
+    return tuple(Parked(*row) for row in rows)
 
 
 def verdicts(unit: Unit, name: str) -> tuple[VerdictView, ...]:

@@ -33,10 +33,10 @@ from governance.store.views import Page, RunView
 from governance.web import actions, openapi, questions, story, tasks
 from governance.web import models as shape
 from governance.web.auth import Caller, bearer, check_reader, dedupe_key, reader
-from governance.web.console import read_page, write_page
 from governance.web.evidence import Shown, download, receipts
 from governance.web.forms import content_type, read_body, shaped, strict
 from governance.web.openapi import Operation
+from governance.web.paging import read_page, write_page
 from governance.web.questions import Question
 from governance.web.seams import Seams
 
@@ -350,7 +350,7 @@ def _receipt(shown: Shown) -> shape.ReceiptOut:
     return shape.ReceiptOut(
         promise=row.promise, key=row.key, attempt=row.attempt, n=row.n, status=row.status, at=_utc(row.at), how=shown.how,
         resolved_by=shown.resolved_by, reversible=shown.reversible, error=shown.error,
-        sha256=shown.sha256, key_id=row.key_id, sound=shown.sound,
+        executor=shown.executor, fields=list(shown.fields), sha256=shown.sha256, key_id=row.key_id, sound=shown.sound,
     )  # fmt: skip
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import datetime
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +26,7 @@ from governance.web import problems, questions, story, tasks
 from governance.web.auth import NotSignedIn, Session, Sessions, by_token, check_reader, dedupe_key, reader
 from governance.web.evidence import download, receipts
 from governance.web.forms import read_form
+from governance.web.paging import local_path, read_page, write_page
 from governance.web.render import Pages
 from governance.web.seams import Seams
 
@@ -37,6 +35,7 @@ queue_rows = 20
 
 _notes = {
     "canceled": "Asked to cancel. What is in flight may finish; nothing new starts.",
+    "retried": "What was parked goes on.",
     "happened": "Recorded that it happened. The run goes on.",
     "did_not": "Recorded that it did not happen. What is left of its attempts is used, judged again first.",
     "probe": "Looking now. What is found stands below within seconds.",
@@ -86,6 +85,7 @@ class Console:
             ("GET", "/runs/{run}", Console.run),
             ("POST", "/runs/{run}/cancel", Console.cancel),
             ("POST", "/runs/{run}/resolve", Console.resolve),
+            ("POST", "/runs/{run}/retry", Console.retry),
             ("GET", "/runs/{run}/bundle", Console.bundle),
             ("GET", "/approvals", Console.queue),
             ("GET", "/approvals/{approval}", Console.approval),
@@ -233,6 +233,7 @@ class Console:
             values = {
                 "rows": rows[:page_rows], "state": state, "workflow": workflow, "states": story.STATES, "all_states": views.STATES,
                 "counts": views.open_counts(unit), "workflows": views.workflows_run(unit), "names": names(unit),
+                "parked": views.parked(unit, queue_rows),
                 "next": _next("/runs", rows, {"state": state, "workflow": workflow}), "first": "after" not in visit.query,
             }  # fmt: skip
         return self.show(visit, "runs.html", values)
@@ -252,6 +253,7 @@ class Console:
                 "receipts": receipts(unit, self.seams.verify, name), "lines": [(one, *story.line(one.entry, known)) for one in entries],
                 "error": error, "typed": visit.form, "unknown": [one for one in doubts.of_run(unit, name) if one.is_open],
                 "tasks": {one.promise: one for one in store.of_run(unit, name)},
+                "parked": run.trouble.startswith("parked") or any(s.work == "parked" and s.state != "unknown" for s in steps),
                 "step_names": {s.promise: s.step for s in steps}, "read_only": {s.promise: s.kind == "read" for s in steps},
                 "changes_of": questions.changes,
             }  # fmt: skip
@@ -291,6 +293,15 @@ class Console:
         except TwokeysError as refused:
             return self.run(visit, *_told(refused))
         return RedirectResponse(f"/runs/{quote(run, safe='')}?done={quote(how, safe='')}", 303)
+
+    def retry(self, visit: Visit) -> Response:
+        """POST /runs/{run}/retry: what came back too often is tried again."""
+        session, run = self.acting(visit), visit.params["run"]
+        try:
+            self.seams.retry.retry(session.tenant, session.caller.actor, run)
+        except TwokeysError as refused:
+            return self.run(visit, *_told(refused))
+        return RedirectResponse(f"/runs/{quote(run, safe='')}?done=retried", 303)
 
     def bundle(self, visit: Visit) -> Response:
         """GET /runs/{run}/bundle."""
@@ -455,36 +466,6 @@ def _back(visit: Visit) -> str:
 
 def _told(error: TwokeysError) -> tuple[str, int]:
     return sentence(error), problems.status_of(error)
-
-
-def local_path(wanted: str) -> str:
-    """Where to go after sign-in: an address of ours, never another site's."""
-    plain = (
-        wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and wanted.isascii() and wanted.isprintable()
-    )
-    return wanted if plain and "\\" not in wanted else "/"
-
-
-def write_page(page: Page) -> str:
-    """A place in a list, for a URL."""
-    at = page.at.astimezone(datetime.UTC).isoformat()
-    return base64.urlsafe_b64encode(json.dumps([at, page.id]).encode()).decode().rstrip("=")
-
-
-def read_page(text: str) -> Page | None:
-    """The place that a URL names; None for the first page."""
-    if not text:
-        return None
-    try:
-        at, name = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        moment = datetime.datetime.fromisoformat(at)
-        if type(name) is not str or moment.tzinfo is None:
-            raise ValueError
-    except (ValueError, TypeError, RecursionError):
-        raise CallerError(
-            "this is not a place in the list", code="bad_cursor", field="after", next_step="start at page one"
-        ) from None
-    return Page(moment, name.replace("\x00", ""))
 
 
 def _next(path: str, rows: tuple[views.RunView, ...], query: dict[str, str]) -> str:

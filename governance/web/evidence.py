@@ -38,6 +38,8 @@ class Shown:
     said: str
     reverse: tuple[tuple[str, str], ...]
     sha256: str
+    executor: str = ""
+    fields: tuple[dict[str, str], ...] = ()  # name, op, classification, and the digests of before and after
 
 
 def receipts(unit: Unit, verify: Verify, run: str) -> tuple[Shown, ...]:
@@ -57,7 +59,10 @@ def _shown(unit: Unit, row: ReceiptView, verify: Verify, run: str) -> Shown:
     error = ": ".join(part for part in (payload["error_class"], payload["message"]) if part)
     reverse = tuple((str(name), _words(value)) for name, value in payload["how_to_reverse"].items())
     said = _told(unit, run, payload["response"].get("reason")) if receipt.how == "told" else ""
-    return Shown(row, True, receipt.how, receipt.resolved_by, receipt.reversible, error, said, reverse, digest)
+    return Shown(
+        row, True, receipt.how, receipt.resolved_by, receipt.reversible, error, said, reverse, digest, receipt.executor,
+        tuple(payload.get("fields", ())),
+    )  # fmt: skip
 
 
 def _told(unit: Unit, run: str, reference: Any) -> str:

@@ -210,7 +210,7 @@ class VerdictOut(_Shape):
 
 
 class ReceiptOut(_Shape):
-    """What an attempt came to; `sound` says that its signature holds."""
+    """What an attempt came to; `sound` says that its signature holds, `fields` digests of each field before and after."""
 
     promise: str
     key: str
@@ -222,6 +222,8 @@ class ReceiptOut(_Shape):
     resolved_by: str
     reversible: bool
     error: str
+    executor: str
+    fields: list[dict[str, str]]
     sha256: Sha256
     key_id: str
     sound: bool

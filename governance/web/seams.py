@@ -13,6 +13,7 @@ from governance.commands.decide import Decide
 from governance.commands.propose import Propose
 from governance.commands.publish import Publish
 from governance.commands.resolve import Resolve
+from governance.commands.retry import Retry
 from governance.commands.start import Start
 from governance.store.unit import Database
 from governance.web.scrape import Scrape
@@ -30,6 +31,7 @@ class Seams:
     answers: Answers
     cancel: Cancel
     resolve: Resolve
+    retry: Retry
     publish: Publish
     unseal: Callable[[str, str, bytes], str]  # tenant, purpose, sealed
     verify: Callable[[str, str, bytes, bytes], bool]  # tenant, key id, data, signature

@@ -105,6 +105,12 @@ def why(run: RunView, steps: Sequence[StepView], asked: Sequence[Question], now:
     busy = next((s for s in steps if s.state in ("ready", "running")), None)
     if busy is not None and busy.child:
         return Why(f"Waits for its child run of {busy.step}, {busy.child}; that run says for whom.")
+    if busy is not None and busy.state == "running" and busy.started_at is not None:
+        # What a worker reports of its call proves nothing: only a receipt does.
+        since = lasted(busy.started_at, now)
+        return Why(
+            f"“{busy.step}” was handed to {busy.tool} {since} ago (attempt {busy.attempt}); no receipt says yet what came of it."
+        )
     if busy is not None:
         return Why(f"“{busy.step}” is being worked on; it waits for nobody.")
     if run.waits_for:

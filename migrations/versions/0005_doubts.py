@@ -19,6 +19,7 @@ create table word (
   at timestamptz not null, via text not null, identity text not null, reason text not null,
   primary key (tenant, doubt, n), foreign key (tenant, doubt) references doubt);
 -- An operation may be mended more than once: each time is a task of its own, and the primary key stays its identity.
+create index work_parked on work (tenant, eligible_at) where state = 'parked';
 drop index task_promise;
 create index task_promise on task (tenant, run, promise);
 create unique index word_once on word (tenant, doubt, person, how) where how <> 'probe';

@@ -233,6 +233,7 @@ class Synthetic:
             executor="worker/1",
             key_sha256=hashed(action.key),
             key_id=self.receipt_key.id,
+            hashed=hashed,
             sign=self.receipt_key.sign,
             resolved_by=who,
             how=how,

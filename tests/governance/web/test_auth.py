@@ -12,7 +12,7 @@ from governance import clock
 from governance.commands.authority import Actor, token_ref
 from governance.keys import derive
 from governance.web.auth import Caller, Sessions, dedupe_key, fresh_seconds_max, session_seconds_max
-from governance.web.console import local_path
+from governance.web.paging import local_path
 from governance.web.questions import Question
 from tests.governance.web.kit import Api, Browser
 from tests.kit.world import World, settle

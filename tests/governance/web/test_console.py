@@ -181,6 +181,23 @@ def test_an_unknown_outcome_waits_for_a_persons_word(world: World, browser: Open
     world.until(run, "waiting_approval")
 
 
+def test_what_is_parked_is_listed_with_its_error_and_goes_on_by_a_button(world: World, browser: Open) -> None:
+    run = world.start(ref="parked", value=VALUE)
+    with world.parts.database.unit(world.tenant) as unit:
+        unit.run("update work set state = 'parked', faults = 9 where tenant = :tenant and run = :run", run=run)
+        unit.run("update run set error = 'the host did not answer' where tenant = :tenant and run = :run", run=run)
+    listed = browser("ana").get("/runs").text
+    assert "after 9 faults: the host did not answer" in listed
+    path = f"/runs/{run}/retry"
+    for name, status in (("low", 403), ("aud", 403), ("ana", 303)):
+        made = browser(name)
+        assert made.post(path, made.hidden(f"/runs/{run}", path)).status_code == status, name
+    assert "What was parked goes on." in browser("ana").get(f"/runs/{run}?done=retried").text
+    assert "after 9 faults" not in browser("ana").get("/runs").text
+    assert "run.retried" in world.entries(run)
+    world.until(run, "waiting_approval")
+
+
 def test_cancelling_withdraws_what_waits(world: World, browser: Open) -> None:
     run, approval = waiting(world)
     path = f"/runs/{run}/cancel"
