@@ -100,7 +100,7 @@ class Allows:
 
 
 class Unsealed:
-    """Bundles are outside the budget and DBOS has nothing like them: a seal stays leased and is not made."""
+    """Bundles are outside the budget and DBOS has nothing like them: none is made."""
 
     def run(self, lease: Lease) -> None:
         """Nothing."""
@@ -155,6 +155,7 @@ def set_up(parts: Parts) -> None:
 
 def worker_of(parts: Parts, threads: int) -> Watched:
     hands = replace(parts.worker._tools.hands, seal=Unsealed())
+    Watched._seals = lambda _: 0  # type: ignore[method-assign,assignment]
     return Watched(parts.database, hands, name=f"bench-{clock.random_hex(4)}", lease_seconds=3600, threads=threads)
 
 

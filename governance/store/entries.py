@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from engine.errors import BrokenLedger
 from engine.ledger.entries import GENESIS, Fact, build, read_entry
-from engine.ledger.tree import Frontier
+from engine.ledger.tree import Frontier, leaf_hash
 from governance.store.unit import Database, Row, Unit
 
 
@@ -123,9 +123,7 @@ class Sequencer:
                 return 0
             rows = connection.execute(
                 sa.text(
-                    "with taken as (delete from entry_pending where tenant = :tenant and id in (select id from entry_pending "
-                    "where tenant = :tenant order by id limit :limit) returning id, chain, chain_seq, body, leaf) "
-                    "select chain, chain_seq, body, leaf from taken order by id"
+                    "select chain, chain_seq, body, leaf, id from entry_pending where tenant = :tenant order by id limit :limit"
                 ),
                 {"tenant": tenant, "limit": limit},
             ).all()
@@ -133,23 +131,18 @@ class Sequencer:
                 return 0
             self._check(connection, tenant, rows)
             frontier = Frontier(int(head[0]), tuple(bytes(node) for node in head[1]))
-            connection.execute(
+            # What was looked at is what moves: whoever may write here may not change a row, and only we may take one away.
+            moved = connection.execute(
                 sa.text(
+                    "with taken as (delete from entry_pending where tenant = :tenant and id = any(:ids) "
+                    "returning id, chain, chain_seq, body, leaf) "
                     "insert into entry (tenant, position, chain, chain_seq, body, leaf) "
-                    "values (:tenant, :position, :chain, :chain_seq, :body, :leaf)"
+                    "select :tenant, :size + row_number() over (order by id) - 1, chain, chain_seq, body, leaf from taken"
                 ),
-                [
-                    {
-                        "tenant": tenant,
-                        "position": frontier.size + n,
-                        "chain": r[0],
-                        "chain_seq": r[1],
-                        "body": r[2],
-                        "leaf": r[3],
-                    }
-                    for n, r in enumerate(rows)
-                ],
-            )
+                {"tenant": tenant, "size": frontier.size, "ids": [row[4] for row in rows]},
+            ).rowcount
+            if moved != len(rows):
+                raise BrokenLedger(f"{len(rows)} entries of {tenant} were to be placed, {moved} were", code="log_gap")
             frontier = frontier.extend(bytes(row[3]) for row in rows)
             connection.execute(
                 sa.text(
@@ -170,7 +163,7 @@ class Sequencer:
             {"tenant": tenant, "chains": chains},
         ).all()
         last: dict[str, tuple[int, bytes]] = {row[0]: (row[1], bytes(row[2])) for row in found}
-        for chain, seq, body, leaf in rows:
+        for chain, seq, body, leaf, _ in rows:
             before, head = last.get(chain, (-1, GENESIS))
             entry = read_entry(bytes(body))
             if seq != before + 1 or entry.prev != head.hex() or entry.leaf != bytes(leaf):
@@ -242,7 +235,7 @@ def recomputed_root(unit: Unit, since: Frontier, size: int) -> bytes:
     )  # fmt: skip
     if [row[0] for row in rows] != list(range(since.size, size)):
         raise BrokenLedger(f"the log of {unit.tenant} has a gap below {size}", code="log_gap")
-    return since.extend(read_entry(bytes(row[1])).leaf for row in rows).root
+    return since.extend(leaf_hash(bytes(row[1])) for row in rows).root
 
 
 def lag(unit: Unit) -> Mapping[str, float]:
