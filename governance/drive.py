@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from engine.errors import Conflict, OperatorError
+from engine.gate.action import Action
 from engine.gate.permit import Permit
 from engine.gate.receipt import Outcome
 from engine.kernel import settle_cancel
@@ -53,6 +54,7 @@ class Hands:
     seal: Seal
     card_body: asking.CardBody
     console_url: Callable[[str], str]
+    pace: Callable[[Action], float]  # seconds until the outside system may be called; 0: now, and this call is counted
 
 
 @dataclass(slots=True)
@@ -276,6 +278,10 @@ class Drive:
         case.now = max(case.now, self._db_now())
         ruling = self._tools.hands.judge.record(case, self.around, opinion, found, self.lease.faults)
         if ruling is None:
+            return self._go_on()
+        if isinstance(ruling, Go) and (seconds := self._tools.hands.pace(ruling.action)) > 0:
+            target = f"{ruling.action.connector} {ruling.action.target.instance}"
+            self._tools.hands.judge.pace(case, promise, target, seconds, self.lease.faults)
             return self._go_on()
         if isinstance(ruling, Go):
             persons = ruling.release.persons if ruling.release else ()

@@ -61,7 +61,7 @@ from governance.stages.judge import Judge
 from governance.stages.seal import Seal
 from governance.stages.tick import Tick
 from governance.stages.turn import Turns
-from governance.store import approvals, around, cases, doubts, drafts, outbox, people, tasks, templates
+from governance.store import approvals, around, cases, doubts, drafts, outbox, paces, people, tasks, templates
 from governance.store.case import Case
 from governance.store.dispatch import Dispatch
 from governance.store.doubts import DoubtRecord
@@ -134,9 +134,9 @@ class Parts:
             raise CallerError(
                 f"{connector} is not connected for {tenant}", code="not_connected", next_step="`twokeys tenant connect`"
             )
-        instance, base_url, sealed = found
+        instance, base_url, sealed, calls_per_min = found
         pair = read_json(self.secrets.unseal(tenant, f"connection/{connector}", sealed).encode())
-        return Connection(instance, base_url, pair["user"], pair["secret"])
+        return Connection(instance, base_url, pair["user"], pair["secret"], calls_per_min)
 
     def instance_of(self, tenant: str, connector: str) -> str:
         """The name of the outside system that an action's target is in."""
@@ -173,6 +173,18 @@ class Parts:
     @cached_property
     def registry(self) -> Registry:
         return shipped_connectors(self.connection_of, self._post)
+
+    def pace(self, action: Action) -> float:
+        """Seconds until this action may call its target, by what the connector declares and the tenant's connection lowers."""
+        most = self.registry.calls_per_min(action.connector)
+        if action.connector != "slack":
+            own = self.connection_of(action.tenant, action.connector).calls_per_min
+            most = own if most is None else min(most, own or most)
+        return (
+            0.0
+            if most is None
+            else paces.take(self.database, action.tenant, action.connector, action.target.instance, most)
+        )
 
     @cached_property
     def vault(self) -> Vault:
@@ -390,7 +402,7 @@ class Parts:
     def worker(self) -> Worker:
         hands = Hands(
             judge=self._judge, turns=self.turns, children=self.children, execute=self.execute, seal=self.seal, card_body=body_bytes,
-            console_url=self.console_url,
+            console_url=self.console_url, pace=self.pace,
         )  # fmt: skip
         name = f"{self.process}-{clock.random_hex(4)}"
         return Worker(

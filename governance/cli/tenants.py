@@ -34,10 +34,15 @@ def add(tenant: str, name: str, environment: str, form: str) -> None:
 @click.option("--url", required=True, help="Where the instance is, https://...")
 @click.option("--user", required=True, help="The account that we use there.")
 @click.option("--secret-file", required=True, metavar="FILE", help="Its password in a file, or - for stdin.")
-def connect(connector: str, tenant: str, instance: str, url: str, user: str, secret_file: str) -> None:
+@click.option(
+    "--calls-per-min", type=int, help="The most calls in any minute; without it, what the connector declares."
+)
+def connect(
+    connector: str, tenant: str, instance: str, url: str, user: str, secret_file: str, calls_per_min: int | None
+) -> None:
     """Say where this tenant's instance of a connector is; its password is sealed."""
     seat = frame.seat(tenant, "", person=False)
-    seat.parts.admit.connection(seat.tenant, connector, instance, url, user, _secret(secret_file))
+    seat.parts.admit.connection(seat.tenant, connector, instance, url, user, _secret(secret_file), calls_per_min)
     frame.say(f"{connector} of {seat.tenant} is {url} as {user}")
 
 

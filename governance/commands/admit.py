@@ -9,6 +9,7 @@ from engine.canonical import jcs
 from engine.errors import CallerError, Conflict
 from engine.ids import check_ident, check_name
 from engine.ledger.entries import Fact
+from engine.program.caps import fault_of
 from governance.commands.authority import Actor, allowed, token_ref
 from governance.keys import PURPOSES, hashed
 from governance.store import entries, people, secrets, templates
@@ -181,16 +182,27 @@ class Admit:
             body = {"group": group, "person": found.person, "change": "left" if leave else "joined"}
             entries.note(unit, f"person/{found.person}", Fact("group.changed", who, body))
 
-    def connection(self, tenant: str, connector: str, instance: str, base_url: str, user: str, secret: str) -> None:
+    def connection(
+        self,
+        tenant: str,
+        connector: str,
+        instance: str,
+        base_url: str,
+        user: str,
+        secret: str,
+        calls_per_min: int | None = None,
+    ) -> None:
         """Where this tenant's instance of a connector is, its credentials sealed."""
         check_name(connector, "connector")
         check_name(instance, "instance")
         if not base_url.startswith(("https://", "http://")):
             raise CallerError("an http(s) URL is needed", field="base_url")
+        if calls_per_min is not None and (fault := fault_of(calls_per_min)):
+            raise CallerError(fault, code="bad_cap", field="calls_per_min")
         sealed = self._secrets.seal(tenant, f"connection/{connector}", jcs({"user": user, "secret": secret}).decode())
         with self._database.unit(tenant) as unit:
             people.tenant(unit)
-            templates.put_connection(unit, connector, instance, base_url.rstrip("/"), sealed)
+            templates.put_connection(unit, connector, instance, base_url.rstrip("/"), sealed, calls_per_min)
 
     def source(
         self, tenant: str, source: str, *, kind: str, secret: str, workflow: str, person: str, owner: str

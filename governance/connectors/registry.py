@@ -21,6 +21,7 @@ class Connection:
     base_url: str
     user: str
     secret: str
+    calls_per_min: int | None = None  # the tenant's own limit, below what the connector declares
 
     def __repr__(self) -> str:
         return f"Connection({self.instance!r}, {self.base_url!r})"
@@ -36,6 +37,10 @@ class Connector(Protocol):
     @property
     def faults(self) -> Faults:
         """Every error class that it can produce, and what each means: its one table of retries."""
+
+    @property
+    def calls_per_min(self) -> int | None:
+        """How many calls one instance of the outside system takes in any minute; None when it states no number."""
 
     def observe(self, action: Action) -> Mapping[str, str]:
         """The facts of the target that the action relies on (before values, version); raises CannotLook."""
@@ -86,6 +91,10 @@ class Registry:
         if found is None:
             raise CallerError(f"{connector} is not a connector", field="connector")
         return found
+
+    def calls_per_min(self, connector: str) -> int | None:
+        """What it declares of its outside system."""
+        return self.of(connector).calls_per_min
 
     def close(self) -> None:
         """Give every connection back."""

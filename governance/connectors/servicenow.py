@@ -55,6 +55,7 @@ class ServiceNow:
 
     specs = SPECS
     faults = FAULTS
+    calls_per_min = None  # each instance has rules of its own: `twokeys tenant connect --calls-per-min`
 
     def __init__(self, connection_of: ConnectionOf) -> None:
         self._connection_of = connection_of

@@ -59,6 +59,7 @@ class SlackMessages:
 
     specs = SPECS
     faults = FAULTS
+    calls_per_min = 300  # "several hundred messages per minute" for a workspace
 
     def __init__(self, post: Post) -> None:
         self._post = post

@@ -311,10 +311,16 @@ class Judge:
         )  # fmt: skip
         return n
 
-    def _stuck(self, case: Case, promise: str, code: str, text: str, retryable: bool, faults: int) -> None:
+    def pace(self, case: Case, promise: str, target: str, seconds: float, faults: int) -> None:
+        """The outside system takes no more calls for so many seconds: the effect waits and uses no attempt."""
+        self._stuck(case, promise, "rate_limited", f"{target} is given no more calls a minute", True, faults, seconds)
+
+    def _stuck(
+        self, case: Case, promise: str, code: str, text: str, retryable: bool, faults: int, at_least: float = 0.0
+    ) -> None:
         """A doubt that may pass is waited out without using an attempt, until the deadline; anything else ends the step."""
         row = case.promises[promise]
-        delay = fault_delay(faults, self._random_bytes(1)[0] / 256)
+        delay = max(at_least, fault_delay(faults, self._random_bytes(1)[0] / 256))
         at = case.now + datetime.timedelta(seconds=delay)
         if retryable and row.deadline_at is not None and at < row.deadline_at:
             case.touch(promise, state="failed_retryable", last_error=f"{code}: {text}"[:500], next_eligible_at=at)

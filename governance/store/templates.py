@@ -179,24 +179,26 @@ def source(unit: Unit, name: str) -> Source | None:
     return None if row is None else Source(row[0], row[1], bytes(row[2]), *row[3:])
 
 
-def put_connection(unit: Unit, connector: str, instance: str, base_url: str, secret_sealed: bytes) -> None:
+def put_connection(
+    unit: Unit, connector: str, instance: str, base_url: str, secret_sealed: bytes, calls_per_min: int | None
+) -> None:
     """Where this tenant's instance of a connector is."""
     unit.run(
-        "insert into connection (tenant, connector, instance, base_url, secret_sealed) values (:tenant, :connector, :instance, "
-        ":url, :secret) "
+        "insert into connection (tenant, connector, instance, base_url, secret_sealed, calls_per_min) values (:tenant, :connector, "
+        ":instance, :url, :secret, :calls_per_min) "
         "on conflict (tenant, connector) do update set instance = excluded.instance, base_url = excluded.base_url, "
-        "secret_sealed = excluded.secret_sealed",
-        connector=connector, instance=instance, url=base_url, secret=secret_sealed,
+        "secret_sealed = excluded.secret_sealed, calls_per_min = excluded.calls_per_min",
+        connector=connector, instance=instance, url=base_url, secret=secret_sealed, calls_per_min=calls_per_min,
     )  # fmt: skip
 
 
-def connection(unit: Unit, connector: str) -> tuple[str, str, bytes] | None:
-    """(instance, base URL, sealed user:secret)."""
+def connection(unit: Unit, connector: str) -> tuple[str, str, bytes, int | None] | None:
+    """(instance, base URL, sealed user:secret, calls in a minute)."""
     row = unit.one(
-        "select instance, base_url, secret_sealed from connection where tenant = :tenant and connector = :c",
+        "select instance, base_url, secret_sealed, calls_per_min from connection where tenant = :tenant and connector = :c",
         c=connector,
     )
-    return None if row is None else (row[0], row[1], bytes(row[2]))
+    return None if row is None else (row[0], row[1], bytes(row[2]), row[3])
 
 
 def put_installation(unit: Unit, found: Installation) -> None:

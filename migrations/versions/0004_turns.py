@@ -45,6 +45,27 @@ alter table connection add column calls_per_min int check (calls_per_min >= 1);
 create sequence turn_clock as bigint minvalue 0 start 0;
 """
 
+# Seconds until an outside system may be called; 0 when it may be now, and then the call is counted. A tenth of a minute's calls may
+# come at once and the others follow evenly, so that no sixty seconds hold more. It does not wait for the disk: what a crash
+# forgets are calls of the last moment.
+PACE = """
+create function take_pace(t text, c text, i text, per_min int) returns float8 language plpgsql as $$
+declare
+  burst int := greatest(1, per_min / 10);
+  step interval := make_interval(secs => 60.0 / greatest(1, per_min - burst));
+begin
+  perform set_config('tk.tenant', t, true), set_config('synchronous_commit', 'off', true);
+  insert into pace as p (tenant, connector, instance, free_at) values (t, c, i, clock_timestamp() + step)
+    on conflict (tenant, connector, instance) do update set free_at = greatest(p.free_at, clock_timestamp()) + step
+      where p.free_at <= clock_timestamp() + step * (burst - 1);
+  if found then return 0; end if;
+  return (select greatest(0.001, extract(epoch from p.free_at - step * (burst - 1) - clock_timestamp())) from pace p
+    where p.tenant = t and p.connector = c and p.instance = i);
+end $$;
+revoke execute on function take_pace(text, text, text, int) from public;
+grant execute on function take_pace(text, text, text, int) to tk_app;
+"""
+
 # What commit_facts does more, in the text that it has when this runs: a run that ends gives its place back, and work carries
 # its workflow, when its run arrived, and whether it sleeps. A turn stays only with what stays in somebody's hands.
 COMMIT = (
@@ -85,6 +106,7 @@ def upgrade() -> None:
         op.execute(f"alter table {table} enable row level security")
         op.execute(f"alter table {table} force row level security")
         op.execute(f"create policy own on {table} using ({mine}) with check ({mine})")
+    op.execute(PACE)
     for table in ("cap", "turn", "place"):
         op.execute(f"create policy across on {table} to tk_dispatch using (true)")
     op.execute("grant select, insert, update on cap to tk_app")

@@ -78,7 +78,7 @@ def test_clocks_that_differ_are_told(world: World, monkeypatch: pytest.MonkeyPat
 
 def test_a_password_that_servicenow_refuses_is_told_before_a_run_needs_it(world: World) -> None:
     with world.parts.database.unit(world.tenant, write=False) as unit:
-        instance, url, _ = templates.connection(unit, "servicenow") or ("", "", b"")
+        instance, url, *_ = templates.connection(unit, "servicenow") or ("", "", b"", None)
     world.parts.admit.connection(world.tenant, "servicenow", instance, url, "twokeys", "not-the-password")
     world.parts._connections.clear()
     found = examined(world)[f"{world.tenant}/servicenow"]
