@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.errors import OperatorError
-from engine.limits import heartbeat_seconds, heartbeats_per_lease_min, lease_seconds
+from engine.limits import heartbeat_seconds, heartbeats_per_lease_min, lease_seconds, runs_per_commit_max
 
 PREFIX = "TWOKEYS_"
 # What a person's shell may hold for the command line; no part of an installation's settings.
@@ -59,7 +59,9 @@ class Settings(BaseModel):
     heartbeat_seconds: int = Field(
         default=heartbeat_seconds, ge=1, le=1200, description="how often a worker says that it is there"
     )
-    worker_threads: int = Field(default=2, ge=1, le=64, description="runs that one worker process drives at once")
+    worker_threads: int = Field(
+        default=runs_per_commit_max, ge=1, le=64, description="runs that one worker process drives at once"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
     metrics_port: int = Field(default=0, ge=0, le=65535, description="where a worker shows its counters; 0: nowhere")

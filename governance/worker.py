@@ -115,6 +115,8 @@ class Worker:
 
     def _rest(self, wake: threading.Event) -> None:
         """Until woken, or until it is time to look anyway; no two workers look in step."""
+        if self._stop.is_set():
+            return  # said before the flag was cleared
         seconds = poll_idle_seconds if self._hears() else poll_seconds
         wake.wait(seconds * (0.75 + clock.random_bytes(1)[0] / 512) if self._poll else None)
 
