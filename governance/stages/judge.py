@@ -313,7 +313,7 @@ class Judge:
 
     def pace(self, case: Case, promise: str, target: str, seconds: float, faults: int) -> None:
         """The outside system takes no more calls for so many seconds: the effect waits and uses no attempt."""
-        self._stuck(case, promise, "rate_limited", f"{target} is given no more calls a minute", True, faults, seconds)
+        self._stuck(case, promise, "calls_per_min", f"{target} is given no more calls a minute", True, faults, seconds)
 
     def _stuck(
         self, case: Case, promise: str, code: str, text: str, retryable: bool, faults: int, at_least: float = 0.0

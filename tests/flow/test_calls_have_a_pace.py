@@ -40,7 +40,7 @@ def test_effects_over_the_pace_wait_without_using_an_attempt_and_are_made_in_the
     assert world.writes("work_notes") == ["first"]
     row = case.promises["1"]
     assert (row.state, row.attempt) == ("failed_retryable", 0)
-    assert row.last_error == "rate_limited: servicenow dev1 is given no more calls a minute"
+    assert row.last_error == "calls_per_min: servicenow dev1 is given no more calls a minute"
     assert row.next_eligible_at is not None
     assert 50 < (row.next_eligible_at - case.now).total_seconds() <= 61
     world.hurry()
