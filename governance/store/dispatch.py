@@ -53,12 +53,17 @@ _next = "state = 'ready' and turn is not null and eligible_at <= clock_timestamp
 _next_seal = "state = 'ready' and stage = 'seal' and eligible_at <= clock_timestamp() order by eligible_at"
 _claim = sa.text(claim.format(next=_next))
 _claim_seals = sa.text(claim.format(next=_next_seal))
+# In the order in which a commit of several runs locks them, so that a heartbeat and a commit of one worker never wait in a circle.
 _extend = sa.text("""
+with mine as (
+  select w.tenant, w.run, w.item, w.stage
+    from unnest(cast(:tenants as text[]), cast(:runs as text[]), cast(:items as text[]), cast(:stages as text[]),
+                cast(:epochs as bigint[])) as h (tenant, run, item, stage, epoch)
+    join work w on w.tenant = h.tenant and w.run = h.run and w.item = h.item and w.stage = h.stage and w.epoch = h.epoch
+     and w.owner = :owner and w.state = 'leased' and w.lease_until > clock_timestamp()
+   order by w.tenant, w.run, w.item, w.stage for update of w)
 update work w set lease_until = clock_timestamp() + make_interval(secs => :ttl)
-  from unnest(cast(:tenants as text[]), cast(:runs as text[]), cast(:items as text[]), cast(:stages as text[]), cast(:epochs as bigint[]))
-       as h (tenant, run, item, stage, epoch)
- where w.tenant = h.tenant and w.run = h.run and w.item = h.item and w.stage = h.stage and w.epoch = h.epoch
-   and w.owner = :owner and w.state = 'leased' and w.lease_until > clock_timestamp()
+  from mine m where w.tenant = m.tenant and w.run = m.run and w.item = m.item and w.stage = m.stage
 """)
 
 
