@@ -13,7 +13,6 @@ from engine.canonical import read_json, sha256
 from engine.catalog.draft import Draft
 from engine.errors import CallerError, OperatorError
 from engine.gate.action import Action
-from engine.gate.card import CardRecord
 from engine.ledger.bundle import PolicySource
 from engine.ledger.onefile import one_file
 from governance import clock, metrics
@@ -45,15 +44,14 @@ from governance.policy.pool import Pool, embedded, managed
 from governance.policy.server import Server
 from governance.policy.stored import opened
 from governance.settings import Settings
-from governance.slack.cards import Card, body_bytes, render
+from governance.slack.cards import body_bytes
 from governance.slack.clicks import Clicks, Waiting
 from governance.slack.clicks import Seams as ClickSeams
 from governance.slack.delivery import Delivery
-from governance.slack.doubts import card as doubt_card
 from governance.slack.endpoint import slack_routes
 from governance.slack.modals import Modals
 from governance.slack.outbox import Sender
-from governance.slack.tasks import card as task_card
+from governance.slack.records import Records
 from governance.stages.child import Children
 from governance.stages.execute import Execute
 from governance.stages.hosts import Hosts
@@ -61,12 +59,10 @@ from governance.stages.judge import Judge
 from governance.stages.seal import Seal
 from governance.stages.tick import Tick
 from governance.stages.turn import Turns
-from governance.store import approvals, around, cases, doubts, drafts, outbox, paces, people, tasks, templates
+from governance.store import approvals, around, cases, drafts, outbox, paces, people, templates
 from governance.store.case import Case
 from governance.store.dispatch import Dispatch
-from governance.store.doubts import DoubtRecord
 from governance.store.secrets import Secrets
-from governance.store.tasks import TaskRecord
 from governance.store.unit import CommitCheck, Database
 from governance.store.wakes import Listener, Notifier
 from governance.web import questions
@@ -241,45 +237,10 @@ class Parts:
     def _button_key(self) -> bytes:
         return derive(bytes.fromhex(self.settings.master_key), "twokeys/buttons/v1")
 
-    def console_url(self, approval: str) -> str:
-        """The page that shows the whole of an approval."""
-        return f"{self.settings.public_url.rstrip('/')}/approvals/{approval}"
-
-    def record_of(self, tenant: str, approval: str) -> CardRecord:
-        """An approval as people see it now."""
-        with self.database.unit(tenant, write=False) as unit:
-            found = approvals.load(unit, approval)
-            return approvals.card_record(
-                found,
-                people.profiles(unit),
-                console_url=self.console_url(approval),
-                environment=people.tenant(unit).environment,
-            )
-
-    def task_of(self, tenant: str, task: str) -> TaskRecord:
-        """A task as people see it now."""
-        with self.database.unit(tenant, write=False) as unit:
-            found = tasks.load(unit, task)
-        return replace(found, console_url=f"{self.settings.public_url.rstrip('/')}/tasks/{task}")
-
-    def doubt_of(self, tenant: str, doubt: str) -> DoubtRecord:
-        """A doubt as people see it now."""
-        with self.database.unit(tenant, write=False) as unit:
-            found = doubts.record(unit, doubt)
-        return replace(found, console_url=f"{self.settings.public_url.rstrip('/')}/runs/{found.run}")
-
-    def _card_record(self, tenant: str, ref: str) -> CardRecord | TaskRecord | DoubtRecord:
-        if ref.startswith("un_"):
-            return self.doubt_of(tenant, ref)
-        return self.task_of(tenant, ref) if ref.startswith("ta_") else self.record_of(tenant, ref)
-
-    def render(self, record: CardRecord | TaskRecord | DoubtRecord) -> Card:
-        """The Slack card of a record."""
-        if isinstance(record, DoubtRecord):
-            return doubt_card(record, self.settings.deployment, self.button_mac)
-        if isinstance(record, TaskRecord):
-            return task_card(record, self.settings.deployment, self.button_mac)
-        return render(record, self.settings.deployment, self.button_mac)
+    @cached_property
+    def records(self) -> Records:
+        s = self.settings
+        return Records(self.database, s.public_url.rstrip("/"), s.deployment, self.button_mac)
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -396,13 +357,13 @@ class Parts:
 
     @cached_property
     def delivery(self) -> Delivery:
-        return Delivery(self.database, self.sender, record_of=self._card_record, render=self.render)
+        return Delivery(self.database, self.sender, record_of=self.records.of, render=self.records.render)
 
     @cached_property
     def worker(self) -> Worker:
         hands = Hands(
             judge=self._judge, turns=self.turns, children=self.children, execute=self.execute, seal=self.seal, card_body=body_bytes,
-            console_url=self.console_url, pace=self.pace,
+            console_url=self.records.console_url, pace=self.pace,
         )  # fmt: skip
         name = f"{self.process}-{clock.random_hex(4)}"
         return Worker(
@@ -437,36 +398,18 @@ class Parts:
         s = self.settings
         return ClickSeams(
             app_id=s.slack_app_id, deployment=s.deployment, mac=self.button_mac, tenant_of=lambda team: self.dispatch.route("slack", team),
-            decide=self.decide.decide, record_of=self._known_record,
-            answer=self.answers.answer, task_of=self._known_task, say=self.resolve.say, doubt_of=self._known_doubt,
+            decide=self.decide.decide, record_of=self.records.known_approval,
+            answer=self.answers.answer, task_of=self.records.known_task, say=self.resolve.say, doubt_of=self.records.known_doubt,
             waiting_for=self._waiting_for, tell=self._tell, gone=self._gone,
             modals=Modals(s.slack_api_base, self.slack_token, allow_local=s.local), count=metrics.count,
         )  # fmt: skip
-
-    def _known_record(self, tenant: str, approval: str) -> CardRecord | None:
-        try:
-            return self.record_of(tenant, approval)
-        except CallerError:
-            return None
-
-    def _known_task(self, tenant: str, task: str) -> TaskRecord | None:
-        try:
-            return self.task_of(tenant, task)
-        except CallerError:
-            return None
-
-    def _known_doubt(self, tenant: str, doubt: str) -> DoubtRecord | None:
-        try:
-            return self.doubt_of(tenant, doubt)
-        except CallerError:
-            return None
 
     def _waiting_for(self, tenant: str, slack_ref: str) -> list[Waiting]:
         """What this person could give a key for, the nearest deadline first."""
         with self.database.unit(tenant, write=False) as unit:
             me = people.by_identity(unit, "slack", slack_ref)
             names = approvals.waiting(unit) if me is not None else []
-            found = [questions.load(unit, name, me, self.console_url(name)) for name in names[:100]]
+            found = [questions.load(unit, name, me, self.records.console_url(name)) for name in names[:100]]
         return [
             Waiting(
                 approval=q.record.approval, summary=q.record.summary, target=q.record.target["id"], tier=q.record.tier, given=q.given,

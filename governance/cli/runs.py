@@ -247,7 +247,7 @@ def waiting(tenant: str, token: str, form: str) -> None:
         names = store.waiting(unit)
     rows = []
     for name in names:
-        card = seat.parts.record_of(seat.tenant, name)
+        card = seat.parts.records.approval(seat.tenant, name)
         rows.append(
             {
                 "approval": name, "summary": card.summary, "target": card.target.get("id", ""), "tier": card.tier,
@@ -282,7 +282,7 @@ def decide(
             next_step="copy it from `twokeys approval list`, or leave out --yes",
         )
     seat = frame.seat(tenant, token, person=True)
-    card = seat.parts.record_of(seat.tenant, approval)
+    card = seat.parts.records.approval(seat.tenant, approval)
     if not yes:
         _explain(card)
         click.confirm(f"{decision.capitalize()} this?", abort=True, err=True)

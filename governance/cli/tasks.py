@@ -50,7 +50,7 @@ def answer(task: str, tenant: str, token: str, given: tuple[str, ...], digest: s
 
     seat = frame.seat(tenant, token, person=True)
     seat.require("read")
-    record = seat.parts.task_of(seat.tenant, task)
+    record = seat.parts.records.task(seat.tenant, task)
     values = _values(given) if given else _asked(record)
     told = seat.parts.answers.answer(Filled(seat.tenant, task, seat.person, digest or record.digest16, values, "cli"))
     if form == "table":

@@ -99,11 +99,11 @@ def test_a_card_is_rendered_from_the_record(world: World) -> None:
     run = world.start()
     world.until(run, "waiting_approval")
     found = world.waiting(run)
-    record = world.parts.record_of(world.tenant, found.asked.id)
+    record = world.parts.records.approval(world.tenant, found.asked.id)
     assert isinstance(record, CardRecord)
     assert record.console_url == f"http://127.0.0.1:1/approvals/{found.asked.id}"
     assert record.action_sha256 == found.asked.action_digest.hex()
-    card = world.parts.render(record)
+    card = world.parts.records.render(record)
     assert found.asked.id in str(card.blocks)
 
 

@@ -40,7 +40,7 @@ def send(client: TestClient, world: World) -> Send:
 
 
 def press(world: World, approval: str, action_id: str, team: str, user: str, trigger: str) -> bytes:
-    record = world.parts.record_of(world.tenant, approval)
+    record = world.parts.records.approval(world.tenant, approval)
     value = buttons.value_of(record, action_id, world.parts.settings.deployment, world.parts.button_mac)
     who = {"id": user, "username": "x", "name": "x", "team_id": team}
     return kit.form(kit.click(action_id, value, team={"id": team}, user=who, api_app_id="A0DESK", trigger_id=trigger))
