@@ -62,6 +62,7 @@ class Instant:
             result_fields=("done",),
         ),
     )  # fmt: skip
+    calls_per_min = None
 
     def observe(self, action: Action) -> Mapping[str, str]:
         return {"version": "1"}
