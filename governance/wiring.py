@@ -42,6 +42,7 @@ from governance.policy.engine import Engine
 from governance.policy.files import shipped_tests, starting_draft
 from governance.policy.pool import Pool, embedded, managed
 from governance.policy.server import Server
+from governance.policy.shadow import Shadow
 from governance.policy.stored import opened
 from governance.settings import Settings
 from governance.slack.cards import body_bytes
@@ -196,6 +197,11 @@ class Parts:
     def policies(self) -> Pool:
         return Pool(self._engine_maker(), self.bundle_of)
 
+    @cached_property
+    def shadow(self) -> Shadow:
+        """What judges a draft beside the policy in force."""
+        return Shadow(self.database, self.bundle_of)
+
     def _engine_maker(self) -> Callable[[], Engine]:
         s = self.settings
         if s.policy_engine == "embedded":
@@ -333,7 +339,7 @@ class Parts:
                 return cases.done_by(unit, case, promise)
 
         return Judge(
-            self.registry, instance_of=self.instance_of, policy_of=self.policies.of, hash_key=self.hash_key,
+            self.registry, instance_of=self.instance_of, policy_of=self.shadow.beside(self.policies.of), hash_key=self.hash_key,
             key_state_of=key_state_of, recorded=recorded, random_bytes=clock.random_bytes, monotonic=clock.monotonic,
         )  # fmt: skip
 
@@ -431,7 +437,7 @@ class Parts:
 
     def close(self) -> None:
         """End every engine and give every connection back that was opened."""
-        for name in ("hosts", "policies", "registry", "vault", "notifier", "database"):
+        for name in ("hosts", "policies", "shadow", "registry", "vault", "notifier", "database"):
             made = self.__dict__.get(name)
             if made is not None:
                 made.close()
@@ -444,6 +450,7 @@ class Parts:
             ("log", 0.1, self.log.step),
             ("tick", 1.0, Tick(self.database).step),
             ("outbox", 0.1, self.delivery.step),
+            ("shadow", 0.5, self.shadow.step),
         )
         listener = Listener(self.settings.database_url, self.worker.wake)
         listener.start()

@@ -61,6 +61,6 @@ def draft_from(body: bytes) -> Draft:
     return Draft(value["modules"], value["tests"], value["data"], tuple(value["dropped"]))
 
 
-def tests_gone(before: tuple[str, ...], after: tuple[str, ...], dropped: tuple[str, ...]) -> tuple[str, ...]:
+def gone_tests(before: tuple[str, ...], after: tuple[str, ...], dropped: tuple[str, ...]) -> tuple[str, ...]:
     """Tests that the policy in force has, and that are neither here nor dropped by name: nothing is forgotten silently."""
     return tuple(sorted(set(before) - set(after) - set(dropped)))

@@ -89,6 +89,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "policy.activated": _words("revision bundle_sha256"),
     "policy.drafted": _words("draft n base_revision draft_sha256"),
     "policy.withdrawn": _words("draft"),
+    "policy.shadowed": _words("draft change"),
     "key.created": _words("purpose key_id"),
 }
 

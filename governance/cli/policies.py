@@ -353,6 +353,56 @@ _were = {
 }
 
 
+@group.command("shadow")
+@click.argument("name")
+@click.option(
+    "--on/--off",
+    "on",
+    default=None,
+    help="Judge the draft beside the policy in force, or stop it; neither shows what differed.",
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, metavar="N", help="How many to show."
+)
+@frame.asking
+@frame.output
+def shadow(name: str, on: bool | None, limit: int, tenant: str, token: str, form: str) -> int:
+    """Let a draft judge every action beside the policy in force, without any effect, and see where it differs."""
+    from governance.store import drafts
+
+    seat = frame.seat(tenant, token, person=on is not None)
+    if on is None:
+        seat.require("audit")
+        with seat.parts.database.unit(seat.tenant, write=False) as unit:
+            drafts.load(unit, name)
+            found = drafts.differences(unit, name, limit)
+        rows = [
+            {
+                "at": one.at.isoformat(timespec="seconds"), "edit": one.n, "how": one.how, "in_force": one.old,
+                "draft": one.new, "request": one.request,
+            }
+            for one in found
+        ]  # fmt: skip
+        frame.show(form, rows, empty="nothing differed so far")
+        return frame.OK
+    if on:
+        from governance.policy import proving
+        from governance.policy.bundle import BundleInvalid
+        from governance.policy.reader import Reader
+
+        seat.require("policy")
+        with seat.parts.database.unit(seat.tenant, write=False) as unit:
+            draft = drafts.load(unit, name).draft
+        try:
+            with Reader() as reader:
+                proving.check(reader, draft, seat.tenant, _in_force(seat))
+        except BundleInvalid as invalid:
+            return _show_faults(form, invalid)
+    seat.parts.amend.shadow(seat.tenant, seat.person, name, on)
+    frame.say(f"draft {name} is judged beside the policy in force" if on else f"draft {name} is out of the shadow")
+    return frame.OK
+
+
 @group.command("explain")
 @click.argument("run")
 @click.option(

@@ -68,6 +68,14 @@ class Amend:
             drafts.close(unit, name, "withdrawn")
             entries.note(unit, f"policy/{name}", Fact("policy.withdrawn", _person(person.person), {"draft": name}))
 
+    def shadow(self, tenant: str, actor: Actor, name: str, on: bool) -> None:
+        """Judge a draft beside the policy in force, without any effect; or no longer."""
+        with self._database.unit(tenant) as unit:
+            person = allowed(unit, actor, "policy")
+            drafts.set_shadow(unit, name, on)
+            body = {"draft": name, "change": "on" if on else "off"}
+            entries.note(unit, f"policy/{name}", Fact("policy.shadowed", _person(person.person), body))
+
 
 def _person(person: str) -> dict[str, str]:
     return {"type": "person", "id": person}

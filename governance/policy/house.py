@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from engine.errors import CallerError
 from engine.gate.reducer import hidden_character
 from governance.policy import rego
 from governance.policy.bundle import REQUIRED, source_bytes_max
@@ -329,17 +328,7 @@ def named_groups(modules: Mapping[str, Module]) -> frozenset[str]:
 
 def tests_of(modules: Mapping[str, Module]) -> tuple[str, ...]:
     """Every test of these files, `twokeys.base_test.test_x`, sorted."""
-    keep: Callable[[str], bool] = lambda name: name.startswith("test_")  # noqa: E731
-    return tuple(
-        sorted(
-            {".".join((*module.package, name)) for module in modules.values() for name in filter(keep, module.names())}
-        )
-    )
-
-
-def decoded(path: str, content: bytes) -> str:
-    """A file's text; the fault of a file that is none."""
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CallerError(f"is not UTF-8 at byte {error.start}", field=path, code="not_text") from None
+    found = {
+        (*module.package, name) for module in modules.values() for name in module.names() if name.startswith("test_")
+    }
+    return tuple(sorted(".".join(parts) for parts in found))

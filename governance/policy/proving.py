@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.canonical import read_json
-from engine.catalog.draft import Draft, tests_gone
+from engine.catalog.draft import Draft, gone_tests
 from engine.errors import CallerError, OperatorError
 from engine.gate.question import People, Question, canonical_input
 from engine.gate.tightening import Comparison, Side, compare, shipped_rules
@@ -133,7 +133,7 @@ def run_tests(
     coverage = 100.0 * reached / (reached + missed) if reached + missed else 0.0
     table = draft.tests.get(TABLE)
     rows = {} if table is None else run_table(made, table)
-    gone = tests_gone((*base_names, *_rows_named(base_tests.get(TABLE))), (*names, *_rows_named(table)), draft.dropped)
+    gone = gone_tests((*base_names, *_rows_named(base_tests.get(TABLE))), (*names, *_rows_named(table)), draft.dropped)
     return Tested(
         read.tests, rows, coverage, {path: one for path, (_, one) in lines.items() if one}, gone, coverage_min
     )
@@ -147,7 +147,7 @@ def binary_tests(binary: Path, draft: Draft) -> dict[str, str]:
                 file = Path(directory, path)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text, encoding="utf-8")
-        command = [str(binary), "test", "--format=json", "twokeys", "tests"]
+        command = [str(binary.resolve()), "test", "--format=json", "twokeys", "tests"]
         try:
             done = subprocess.run(command, cwd=directory, env={}, capture_output=True, timeout=60, check=False)
             rows = read_json(done.stdout, bytes_max=16_777_216, floats=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.canonical import decode, encode
@@ -243,3 +244,69 @@ def keep_position(unit: Unit, at: Position) -> None:
         draft=at.draft, n=at.n, base=at.base_revision, revision=at.revision, days=at.days, since=at.since, until=at.until, run=at.run,
         promise=at.promise, verdict_n=at.verdict_n, seen=at.seen, done=at.done, body=encode(at.tally.to_value()),
     )  # fmt: skip
+
+
+# --- shadow -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A question on which a draft in the shadow differed from the policy in force."""
+
+    n: int
+    request: str
+    how: str  # tighter | looser | fault
+    old: str
+    new: str
+    body: bytes
+    at: datetime.datetime
+
+
+def shadowed(unit: Unit) -> DraftRecord | None:
+    """The draft that is judged beside the policy in force; a tenant has one or none."""
+    row = unit.one(f"{_select} and d.shadow and d.state = 'open'")
+    return None if row is None else _record(row)
+
+
+def set_shadow(unit: Unit, name: str, on: bool) -> None:
+    """Judge this draft beside the policy in force, instead of any other; or no longer."""
+    if on:
+        unit.run(
+            "update policy_draft set shadow = false where tenant = :tenant and shadow and draft <> :draft", draft=name
+        )
+    done = unit.run(
+        "update policy_draft set shadow = :on where tenant = :tenant and draft = :draft and (state = 'open' or not :on)",
+        draft=name, on=on,
+    )  # fmt: skip
+    if not done.rowcount:
+        raise CallerError(f"there is no open draft {name!r}", code="unknown_draft", field="draft")
+
+
+def put_differences(unit: Unit, name: str, found: Sequence[Difference]) -> None:
+    """Store what differed; a question that was judged twice is told once."""
+    unit.many(
+        "insert into policy_shadow (tenant, draft, n, request, how, old, new, body) values (:tenant, :draft, :n, :request, :how, :old, "
+        ":new, :body) on conflict do nothing",
+        [
+            {
+                "draft": name,
+                "n": one.n,
+                "request": one.request,
+                "how": one.how,
+                "old": one.old,
+                "new": one.new,
+                "body": one.body,
+            }
+            for one in found
+        ],
+    )
+
+
+def differences(unit: Unit, name: str, limit: int) -> list[Difference]:
+    """What differed last, looser ones first."""
+    rows = unit.all(
+        "select n, request, how, old, new, body, at from policy_shadow where tenant = :tenant and draft = :draft "
+        "order by how <> 'looser', at desc limit :limit",
+        draft=name, limit=limit,
+    )  # fmt: skip
+    return [Difference(row[0], row[1], row[2], row[3], row[4], bytes(row[5]), row[6]) for row in rows]

@@ -91,6 +91,30 @@ def test_faults_are_shown_with_their_line_and_a_mark(world: World, cli: Cli, dra
     assert row["edit"] == 1
 
 
+def test_what_is_no_draft_is_a_sentence(cli: Cli, draft: Path, tmp_path: Path) -> None:
+    """No directory, no data, half a file, five megabytes, a note of something else."""
+    assert cli("policy", "check", str(tmp_path / "nothing")).code == 2
+    good = (draft / "tenant.json").read_text()
+    for text, says in (
+        ("{", "tenant.json"),
+        ("[]", "is an object"),
+        ('{"enabled": true, "enabled": false}', "stands twice"),
+    ):
+        (draft / "tenant.json").write_text(text)
+        done = cli("policy", "check", str(draft))
+        assert (done.code, says in done.out) == (1, True), done.out
+    (draft / "tenant.json").write_text(good)
+    (draft / "twokeys" / "base.rego").write_bytes(b"\xff")
+    assert "is not UTF-8" in cli("policy", "check", str(draft)).out
+    (draft / "twokeys" / "base.rego").write_text("# x\n" * 1_300_000)
+    assert "5200000 bytes" in cli("policy", "check", str(draft)).out
+    (draft / "twokeys" / "base.rego").unlink()
+    done = cli("policy", "check", str(draft))
+    assert "twokeys/base.rego:1:1: this file is missing" in done.out
+    (draft / "draft.json").write_text("[]")
+    assert cli("policy", "check", str(draft)).code == 2
+
+
 def test_a_test_that_fails_is_gone_or_reaches_nothing_is_named(cli: Cli, draft: Path) -> None:
     """Failing, forgotten, too little covered: each ends in 1 and says which."""
     add(draft, BLOCK)

@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 80c57b46cc379942edc7a6b1bb72b2f9539e94d774a2401d138ba504b70631b7
+Digest of the parts: 64d2b2e7b70b7533fc54e79489b64d795d6733d4a71b0d7a1ea3aedc04602a90
 """
 
 from __future__ import annotations
@@ -1327,6 +1327,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "policy.activated": _words("revision bundle_sha256"),
     "policy.drafted": _words("draft n base_revision draft_sha256"),
     "policy.withdrawn": _words("draft"),
+    "policy.shadowed": _words("draft change"),
     "key.created": _words("purpose key_id"),
 }
 

@@ -73,7 +73,7 @@ def test_the_application_changes_only_what_has_a_state(superuser: Connection) ->
     inserted = {table for table, rights in whole.items() if "insert" in rights and "update" not in rights}
     assert inserted == {
         "action", "audit_head", "doubt", "entry_pending", "intent", "journal", "payload", "policy", "policy_draft", "policy_edit",
-        "receipt", "route", "signing_key", "task", "template", "verdict", "vote", "word",
+        "policy_shadow", "receipt", "route", "signing_key", "task", "template", "verdict", "vote", "word",
     }  # fmt: skip
     assert {table for table, rights in whole.items() if rights == {"select"}} == {
         "alembic_version", "checkpoint", "entry", "step",
@@ -87,7 +87,7 @@ def test_the_application_changes_only_what_has_a_state(superuser: Connection) ->
         "g.privilege_type = 'UPDATE' group by 1"
     ).fetchall()
     assert dict(columns) == {
-        "checkpoint": ["note", "published_at"], "policy": ["state"], "policy_draft": ["revision", "state"],
+        "checkpoint": ["note", "published_at"], "policy": ["state"], "policy_draft": ["revision", "shadow", "state"],
         "signing_key": ["state"], "template": ["state"],
         "task": ["answer", "answered_by", "decided_at", "status", "via"],
     }  # fmt: skip
