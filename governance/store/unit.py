@@ -168,9 +168,15 @@ class Database:
     def call(self, sql: str, values: tuple[Any, ...], *, write: bool = True) -> Sequence[Row]:
         """One call of a function that sets the tenant first: a transaction by itself, in one round trip."""
         with self._translated(), closing(self._single.raw_connection()) as connection:
-            cursor = connection.cursor()
-            cursor.execute(sql, values)
-            rows: Sequence[Row] = cursor.fetchall()
+            try:
+                cursor = connection.cursor()
+                cursor.execute(sql, values)
+                rows: Sequence[Row] = cursor.fetchall()
+            except OperationalError:
+                if getattr(connection.dbapi_connection, "closed", True):  # the server is gone, and with it the others
+                    connection.invalidate()
+                    self._single.dispose()
+                raise
         if write:
             with self._count:
                 self.commits += 1

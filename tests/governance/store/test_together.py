@@ -226,3 +226,16 @@ def test_a_call_whose_answer_is_lost_is_lost_for_everyone_in_it(
     assert sum(1 for one in answers if isinstance(one, OperatorError)) == 3
     assert sum(1 for one in answers if isinstance(one, int)) == 1
     assert these._queues == {}
+
+
+def test_a_connection_that_was_cut_costs_one_error_and_no_noise(
+    single: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next call has a connection of its own, bounded like the first."""
+    name = single.call("select pg_backend_pid()", (), write=False)
+    with pytest.raises(OperatorError, match="does not answer"):
+        single.call("select pg_terminate_backend(pg_backend_pid())", (), write=False)
+    assert single.call("select pg_backend_pid()", (), write=False) != name
+    bounds = single.call("select current_setting('lock_timeout'), current_setting('statement_timeout')", ())
+    assert list(bounds[0]) == ["4s", "5s"]
+    assert caplog.records == []
