@@ -56,6 +56,11 @@ class Comparison:
         return tuple(change for change in self.changes if not change.tightens)
 
 
+def people_needed(comparison: Comparison, looser: int) -> int:
+    """How many people besides the authors must agree: one to what is proved to tighten, where no replayed decision was looser."""
+    return 1 if comparison.only_tightens and looser == 0 else 2
+
+
 def rule_digest(rule: object) -> bytes:
     """The identity of a rule's meaning: its tree without places and comments."""
     return sha256(encode(_plain(rule)))

@@ -131,7 +131,7 @@ def _show_faults(form: str, invalid: Exception) -> int:
             click.echo("  | " + " " * (fault.column - 1) + "^")
         if fault.hint:
             click.echo(frame.printable(f"  = {fault.hint}"))
-    frame.say(f"{len(faults)} faults")
+    frame.say("1 fault" if len(faults) == 1 else f"{len(faults)} faults")
     return frame.FAILED
 
 
@@ -201,6 +201,7 @@ def _lines(lines: tuple[int, ...]) -> str:
 @frame.output
 def diff(directory: Path, tenant: str, token: str, form: str) -> int:
     """What a draft changes in the policy in force: the text, and whether that provably only tightens."""
+    from engine.gate.tightening import people_needed
     from governance.policy import proving
     from governance.policy.bundle import BundleInvalid
     from governance.policy.reader import Reader
@@ -215,12 +216,13 @@ def diff(directory: Path, tenant: str, token: str, form: str) -> int:
             comparison = proving.compared(reader, seat.tenant, base, made)
     except BundleInvalid as invalid:
         return _show_faults(form, invalid)
+    people = people_needed(comparison, 0)
     rows = [
         {
             "place": change.place,
             "what": change.what,
             "tightens": change.tightens,
-            "people": 1 if comparison.only_tightens else 2,
+            "people": people,
         }
         for change in comparison.changes
     ]
@@ -231,14 +233,14 @@ def diff(directory: Path, tenant: str, token: str, form: str) -> int:
         click.echo(frame.printable(line))
     for change in comparison.changes:
         click.echo(frame.printable(f"{'tightens ' if change.tightens else 'MAY LOOSEN'} {change.place}: {change.what}"))
-    frame.say(_said(comparison.unchanged, comparison.only_tightens))
+    frame.say(_said(comparison.unchanged, people))
     return frame.OK
 
 
-def _said(unchanged: bool, only_tightens: bool) -> str:
+def _said(unchanged: bool, people: int) -> str:
     if unchanged:
         return "nothing changes but comments, if anything"
-    if only_tightens:
+    if people == 1:
         return "this provably only tightens: one person besides the authors can publish it"
     return "this may loosen: two people besides the authors must agree to publish it"
 
@@ -282,6 +284,8 @@ def replay(directory: Path, days: int | None, again: bool, tenant: str, token: s
     Takes the directory's content as the draft's newest edit. Can be interrupted, and goes on where it was.
     """
     from engine.errors import CallerError
+    from engine.gate.replay import LOOSER
+    from engine.gate.tightening import people_needed
     from governance.policy import proving
     from governance.policy import replay as replays
     from governance.policy.bundle import BundleInvalid
@@ -295,6 +299,7 @@ def replay(directory: Path, days: int | None, again: bool, tenant: str, token: s
     try:
         with Reader() as reader:
             candidate = proving.check(reader, found.draft, seat.tenant, base, data_text=found.data_text)
+            comparison = proving.compared(reader, seat.tenant, base, candidate)
     except BundleInvalid as invalid:
         return _show_faults(form, invalid)
     edited = seat.parts.amend.edit(seat.tenant, seat.person, found.name, found.draft)
@@ -302,12 +307,14 @@ def replay(directory: Path, days: int | None, again: bool, tenant: str, token: s
     with frame.progress("replaying", replays.size(seat.parts.database, job)) as stepped:
         done = replays.run(seat.parts.database, job, told=stepped, again=again)
     cost = replays.burden(seat.parts.database, seat.tenant, done.tally)
+    people = people_needed(comparison, done.tally.weighed[LOOSER])
     if form == "table":
         _show_tally(done.tally, cost)
     else:
         whole = {"draft": found.name, "edit": edited.n, "revision": candidate.revision, **done.tally.to_value()}
-        frame.show_one(form, {**whole, "keys": cost.keys, "approver_minutes": cost.minutes})
+        frame.show_one(form, {**whole, "keys": cost.keys, "approver_minutes": cost.minutes, "people": people})
     frame.say(f"{done.seen} recorded decisions, {done.tally.replayed} replayed; draft {found.name}, edit {edited.n}")
+    frame.say(_said(comparison.unchanged, people))
     return frame.OK
 
 

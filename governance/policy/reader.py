@@ -74,12 +74,21 @@ class Reader:
         reply = None
         try:
             reply = one.exchange(line[1:-1], policy_reading_bytes_max, policy_reading_seconds)
+        except PolicyFault as fault:
+            fault.next_step = _next_steps.get(fault.code, "")
+            raise
         finally:
             if reply is None:
                 one.end()
             else:
                 self._child = one
         return reply
+
+
+_next_steps = {
+    "engine_exit": "policies are read by the OPA library: install it as `make setup` does, from requirements/opa.txt",
+    "timeout": "a test or a rule takes too long: which one shows when others are taken out",
+}
 
 
 def _parsed(files: Mapping[str, str], reply: Mapping[str, Any]) -> Read:

@@ -164,7 +164,7 @@ def test_a_replay_shows_what_people_had_decided(world: World, cli: Cli, draft: P
     denied = [flip for flip in done.data["flips"] if flip["new_codes"] == ["no_closing"]]
     assert {(flip["run"], flip["old"], flip["new"]) for flip in denied} == {(run, "needs_approval", "deny")}
     assert "approved" in {flip["decided"] for flip in denied}
-    assert done.data["keys"] == -2
+    assert (done.data["keys"], done.data["people"]) == (-2, 1)
     assert cli("policy", "replay", str(draft), **shell(world, "rita")).code == 0
     (row,) = cli("policy", "list", "-o", "json", **shell(world, "rita")).data
     assert row["edit"] == 2
@@ -190,6 +190,7 @@ def test_a_replay_says_what_would_be_allowed_that_people_rejected(world: World, 
     assert "would allow 1 that were rejected" in done.out
     assert f"looser: run {run}" in done.out
     assert "keys -1" in done.out
+    assert "two people" in done.err
     diff = cli("policy", "diff", str(draft), **shell(world, "rita"))
     assert "MAY LOOSEN twokeys/base.rego: a rule of `hold` is changed or gone" in diff.out
 

@@ -150,6 +150,14 @@ def test_every_fault_is_told_at_once() -> None:
     assert found == sorted(found)
 
 
+def test_faults_of_the_compiler_hide_none_of_the_profile() -> None:
+    """OPA stops at the first of its own; ours are told with it."""
+    text = f"{OVERLAY}\ndeny contains 1 if {{ amuont > 1; not input.kill_switch; input.acton }}\n"
+    with pytest.raises(PolicyInvalid) as refused:
+        check({**MODULES, "twokeys/overlay.rego": text}, data=dict(bundle.shipped({}).data))
+    assert {fault.rule for fault in refused.value.faults} == {"compile", "comparison", "negation", "reference"}
+
+
 PARSES = [
     ("deny contains 1 if {", "parse", "open"),
     ("deny contains 1 { true }", "parse", "if"),

@@ -12,7 +12,7 @@ import pytest
 
 from engine.gate.question import canonical_input
 from engine.gate.replay import LOOSER, weigh
-from engine.gate.tightening import Change, Comparison, Side, compare, rule_digest, shipped_rules
+from engine.gate.tightening import Change, Comparison, Side, compare, people_needed, rule_digest, shipped_rules
 from governance.policy import bundle
 from governance.policy.bundle import Bundle, build, complete_data, read_source, shipped_directory
 from governance.policy.reader import Reader
@@ -144,6 +144,12 @@ def test_a_hold_of_people_who_may_sign_anyway_tightens(reader: Reader) -> None:
         Change("data.quorums", "refund_quorum is changed or gone", False),
     )
     assert not changed(reader, overlay=hold('["oncall"]')).only_tightens
+
+
+def test_one_person_is_enough_only_where_nothing_at_all_was_looser(reader: Reader) -> None:
+    """The proof and the replay have to agree; either alone asks for two."""
+    tighter, looser = changed(reader, TIGHTER["a cap"]["data"]), changed(reader, LOOSER_ONES["a cap"]["data"])
+    assert [people_needed(tighter, 0), people_needed(tighter, 1), people_needed(looser, 0)] == [1, 2, 2]
 
 
 @pytest.mark.parametrize("value", [None, 1, "x", [], {}, {"rules": 1}, {"rules": [{"head": None}], "package": {}}])
