@@ -204,9 +204,6 @@ def test_two_sequencers_and_many_writers_leave_no_gap_and_no_fork(world: World) 
 # --- turns --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True, reason="turns are first come, first served until they are ranked by tenant at the enqueue"
-)
 def test_a_tenant_that_floods_the_queue_delays_another_by_no_more_than_a_batch(
     world: World, slack_sink: SlackSink
 ) -> None:
