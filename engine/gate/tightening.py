@@ -77,7 +77,7 @@ def compare(old: Side, new: Side, known: frozenset[bytes]) -> Comparison:
     `known` are the digests of the product's own rules, in which it is known what each part of the data does.
     """
     try:
-        changes = (*_module_changes(old, new), *_data_changes(old, new, known))
+        changes = (*_module_changes(old, new, known), *_data_changes(old, new, known))
     except (CallerError, KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
         changes = (Change("policy", f"cannot be compared ({type(error).__name__})", False),)
     return Comparison(changes)
@@ -86,17 +86,17 @@ def compare(old: Side, new: Side, known: frozenset[bytes]) -> Comparison:
 # --- modules ----------------------------------------------------------------------------------------------------------
 
 
-def _module_changes(old: Side, new: Side) -> Iterator[Change]:
+def _module_changes(old: Side, new: Side, known: frozenset[bytes]) -> Iterator[Change]:
     for path in sorted({*old.modules, *new.modules}):
         if path not in new.modules:
             yield Change(path, "the module is gone", False)
         elif path not in old.modules:
             yield Change(path, "the module is new", False)
         else:
-            yield from _module_change(path, old, new)
+            yield from _module_change(path, old, new, known)
 
 
-def _module_change(path: str, old: Side, new: Side) -> Iterator[Change]:
+def _module_change(path: str, old: Side, new: Side, known: frozenset[bytes]) -> Iterator[Change]:
     before, after = old.modules[path], new.modules[path]
     if _head(before) != _head(after):
         yield Change(path, "its package or its imports changed", False)
@@ -106,10 +106,10 @@ def _module_change(path: str, old: Side, new: Side) -> Iterator[Change]:
     for rule in gone:
         yield Change(path, f"a rule of `{_name(rule)}` is changed or gone", False)
     for rule in added:
-        yield _added(path, rule, old, new)
+        yield _added(path, rule, old, new, known)
 
 
-def _added(path: str, rule: Any, old: Side, new: Side) -> Change:
+def _added(path: str, rule: Any, old: Side, new: Side, known: frozenset[bytes]) -> Change:
     name = _name(rule)
     before = _rules(old.modules[path])
     what = f"a rule of `{name}` is added"
@@ -123,14 +123,16 @@ def _added(path: str, rule: Any, old: Side, new: Side) -> Change:
     if _reads(name, _rules(new.modules[path])) or _overlay_is_read(new):
         # A grant that reads the overlay's denials could be given because of one.
         return Change(path, f"{what}, and other rules read it", False)
-    if name == "hold" and not _adds_nobody(_groups_of(rule), new):
+    if name == "hold" and not _adds_nobody(_groups_of(rule), new, known):
         # The groups of several holds come together: a further group may give the keys that another hold asks for.
         return Change(path, f"{what}, and its groups could give the keys of other holds", False)
     return Change(path, what, True)
 
 
 def _reads(name: str, rules: list[Any]) -> bool:
-    return any(name in _names_in(_without_name(rule)) for rule in rules)
+    """Whether rules of the overlay read a name of it, or the overlay by its whole path."""
+    nameless = [_without_name(rule) for rule in rules]
+    return any(name in _names_in(rule) or "overlay" in set(_texts(rule)) for rule in nameless)
 
 
 def _overlay_is_read(side: Side) -> bool:
@@ -159,33 +161,34 @@ def _groups_of(rule: Any) -> frozenset[str] | None:
     return None
 
 
-def _adds_nobody(groups: frozenset[str] | None, side: Side) -> bool:
+def _adds_nobody(groups: frozenset[str] | None, side: Side, known: frozenset[bytes]) -> bool:
     """Whether these groups may give the keys of every hold there is anyway, so that nobody is added to any."""
     if not groups:
         return False
     sets = [frozenset(side.data["approver_groups"][tier]) for tier in TIERS]
     sets += [frozenset(quorum["counts"]) for quorum in side.data.get("quorums", ())]
     for tree in side.modules.values():
+        aliases = [rule for rule in _rules(tree) if _name(rule) == "tenant"]
+        plain = all(rule_digest(rule) in known for rule in aliases)
         for rule in _rules(tree):
-            if _name(rule) != "hold" or "key" not in rule["head"]:
-                continue
-            own = _groups_of(rule)
+            if _name(rule) != "hold" or (rule_digest(rule) in known and _groups_of(rule) is None):
+                continue  # the product's own holds take their groups from the tiers and quorums above
+            own = _groups_of(rule) if "key" in rule["head"] else None
             if own is not None:
                 sets.append(own)
-            elif not _is_by_tier(rule):
+            elif not (plain and _is_by_tier(rule)):
                 return False
     return all(groups <= one for one in sets)
 
 
 def _is_by_tier(rule: Any) -> bool:
-    """Whether a hold's groups are those of a tier, or of a quorum, in the tenant's data."""
-    key = rule["head"]["key"]
-    for name, value in key["value"] if key["type"] == "object" else ():
-        if name.get("value") == "groups":
-            texts = [part["value"] for part in value["value"]] if value["type"] == "ref" else []
-            if len(texts) == 3 and texts[:2] == ["tenant", "approver_groups"] and texts[2] in TIERS:
-                return True
-            return value["type"] == "arraycomprehension" and "counts" in set(_texts(value))
+    """Whether a hold's groups are those of a tier in the tenant's data, and `tenant` is no name of its own."""
+    key = rule["head"].get("key", {})
+    for name, value in key["value"] if key.get("type") == "object" else ():
+        if name.get("value") == "groups" and value["type"] == "ref":
+            texts = [part["value"] for part in value["value"]]
+            by_tier = len(texts) == 3 and texts[:2] == ["tenant", "approver_groups"] and texts[2] in TIERS
+            return by_tier and all(term["value"] != "tenant" for term in _bare(rule))
     return False
 
 
@@ -206,7 +209,7 @@ def _data_changes(old: Side, new: Side, known: frozenset[bytes]) -> Iterator[Cha
         elif name in read or None in read:
             yield Change(place, "changed, and a rule that is not the product's own reads it", False)
         else:
-            for what, tightens in judge(before, after, old, new):
+            for what, tightens in judge(before, after, new, known):
                 yield Change(place, what, tightens)
 
 
@@ -262,12 +265,12 @@ def _read_by(reference: list[Any]) -> set[str | None]:
 Judged = Iterator[tuple[str, bool]]
 
 
-def _switch_on(before: Any, after: Any, *_: Side) -> Judged:
+def _switch_on(before: Any, after: Any, *_: Any) -> Judged:
     """`enabled`: off denies everything."""
     yield f"{before} -> {after}", before is True and after is False
 
 
-def _subset(before: Any, after: Any, *_: Side) -> Judged:
+def _subset(before: Any, after: Any, *_: Any) -> Judged:
     """A list of what is allowed: fewer is tighter."""
     more, fewer = sorted(set(after) - set(before)), sorted(set(before) - set(after))
     if more:
@@ -276,19 +279,19 @@ def _subset(before: Any, after: Any, *_: Side) -> Judged:
         yield f"no longer: {', '.join(map(str, fewer))}", True
 
 
-def _superset(before: Any, after: Any, *_: Side) -> Judged:
+def _superset(before: Any, after: Any, *_: Any) -> Judged:
     """A list of what is forbidden: more is tighter."""
     for what, tightens in _subset(after, before):
         yield ("blocks more" if tightens else "blocks less") + ":" + what.partition(":")[2], tightens
 
 
-def _subsets(before: Any, after: Any, *_: Side) -> Judged:
+def _subsets(before: Any, after: Any, *_: Any) -> Judged:
     for name in sorted({*before, *after}):
         for what, tightens in _subset(before.get(name, ()), after.get(name, ())):
             yield f"{name}: {what}", tightens
 
 
-def _lower(before: Any, after: Any, *_: Side) -> Judged:
+def _lower(before: Any, after: Any, *_: Any) -> Judged:
     """Numbers of which less is tighter: caps and expiries."""
     for name in sorted({*before, *after}):
         one, other = before.get(name), after.get(name)
@@ -297,7 +300,7 @@ def _lower(before: Any, after: Any, *_: Side) -> Judged:
             yield f"{name}: {_shown(one)} -> {_shown(other)}", numbers and other < one
 
 
-def _groups(before: Any, after: Any, *_: Side) -> Judged:
+def _groups(before: Any, after: Any, *_: Any) -> Judged:
     """Fewer groups are fewer people who may give a key; the keys that are needed stay the same."""
     for what, tightens in _subsets(before, after):
         yield (
@@ -306,26 +309,24 @@ def _groups(before: Any, after: Any, *_: Side) -> Judged:
         )
 
 
-def _hold_switch(before: Any, after: Any, old: Side, new: Side) -> Judged:
+def _hold_switch(before: Any, after: Any, new: Side, known: frozenset[bytes]) -> Judged:
     """`after_hours_hold`: a further hold, of the group on call."""
     on = before is False and after is True
-    yield f"{_shown(before)} -> {_shown(after)}", on and _adds_nobody(frozenset(("oncall",)), new)
+    yield f"{_shown(before)} -> {_shown(after)}", on and _adds_nobody(frozenset(("oncall",)), new, known)
 
 
-def _payment_holds(before: Any, after: Any, old: Side, new: Side) -> Judged:
+def _payment_holds(before: Any, after: Any, new: Side, known: frozenset[bytes]) -> Judged:
     """Lower amounts mean more holds, of the groups of two tiers."""
-    tiers = new.data["approver_groups"]
-    safe = all(_adds_nobody(frozenset(tiers[tier]), new) for tier in ("med", "high"))
-    if before is None:
-        yield "payments above an amount wait for keys", safe
-    elif after is None:
+    if after is None:
         yield "payments wait for no keys by amount any more", False
-    else:
-        for what, tightens in _lower(before, after):
-            yield what, tightens and safe
+        return
+    for name, tier in (("one_key_above_minor", "med"), ("two_keys_above_minor", "high")):
+        safe = _adds_nobody(frozenset(new.data["approver_groups"][tier]), new, known)
+        for what, tightens in _lower({name: before[name]} if before else {}, {name: after[name]}):
+            yield what, (tightens or before is None) and safe
 
 
-def _items_added(before: Any, after: Any, *_: Side) -> Judged:
+def _items_added(before: Any, after: Any, *_: Any) -> Judged:
     """Freeze windows: each only denies."""
     was, now = list(before or ()), list(after or ())
     for item in was:
@@ -336,14 +337,14 @@ def _items_added(before: Any, after: Any, *_: Side) -> Judged:
             yield f"{item.get('code', 'a window')} is added", True
 
 
-def _quorums(before: Any, after: Any, old: Side, new: Side) -> Judged:
+def _quorums(before: Any, after: Any, new: Side, known: frozenset[bytes]) -> Judged:
     """Each holds; its groups may come to those of other holds."""
     for what, tightens in _items_added(before, after):
-        safe = all(_adds_nobody(frozenset(quorum["counts"]), new) for quorum in after or ())
+        safe = all(_adds_nobody(frozenset(quorum["counts"]), new, known) for quorum in after or ())
         yield what, tightens and safe
 
 
-_directions: dict[str, Callable[[Any, Any, Side, Side], Judged]] = {
+_directions: dict[str, Callable[[Any, Any, Side, frozenset[bytes]], Judged]] = {
     "enabled": _switch_on,
     "connectors": _subset,
     "allowed_operations": _subsets,

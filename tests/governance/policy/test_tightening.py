@@ -12,7 +12,7 @@ import pytest
 
 from engine.gate.question import canonical_input
 from engine.gate.replay import LOOSER, weigh
-from engine.gate.tightening import Change, Comparison, Side, compare, people_needed, rule_digest, shipped_rules
+from engine.gate.tightening import Comparison, Side, compare, people_needed, rule_digest, shipped_rules
 from governance.policy import bundle
 from governance.policy.bundle import Bundle, build, complete_data, read_source, shipped_directory
 from governance.policy.reader import Reader
@@ -39,11 +39,15 @@ def trees(reader: Reader, **added: str) -> dict[str, Any]:
     return {path: module.tree for path, module in read.modules.items()}
 
 
-def changed(reader: Reader, data: dict[str, Any] | None = None, old: str = "", **added: str) -> Comparison:
-    """What is said of a change from the shipped policy, whose overlay may say `old` besides."""
+def changed(
+    reader: Reader, data: dict[str, Any] | None = None, old: str = "", was: dict[str, Any] | None = None, **added: str
+) -> Comparison:
+    """What is said of a change from the shipped policy, whose overlay may say `old` besides, and its data be `was`."""
     known = shipped_rules(trees(reader))
-    before = Side(trees(reader, overlay=old), TENANT)
-    after = Side(trees(reader, **{**added, "overlay": old + added.get("overlay", "")}), {**TENANT, **(data or {})})
+    before = Side(trees(reader, overlay=old), {**TENANT, **(was or {})})
+    after = Side(
+        trees(reader, **{**added, "overlay": old + added.get("overlay", "")}), {**TENANT, **(was or {}), **(data or {})}
+    )
     return compare(before, after, known)
 
 
@@ -120,6 +124,21 @@ LOOSER_ONES: dict[str, dict[str, Any]] = {
         "old": '\ndeny contains {"code": "x", "message": "m"} if {\n\tinput.action.fields[i].classification == "sensitive"\n}\n',
         "overlay": "\ni := 99\n",
     },
+    "a hold beside one that computes its groups": {
+        "old": hold('[g | some g in ["bosses"]; g != "counts"]'),
+        "overlay": hold('["oncall"]', 'input.action.kind == "read"'),
+        "was": {"quorums": []},
+    },
+    "a hold beside one that has a tenant of its own": {
+        "old": hold("tenant.approver_groups.high", 'some tenant in [{"approver_groups": {"high": ["bosses"]}}]'),
+        "overlay": hold('["oncall"]', 'input.action.kind == "read"'),
+        "was": {"quorums": []},
+    },
+    "a hold that a denial waits for": {
+        "old": deny("count(data.twokeys.overlay.hold) == 0"),
+        "overlay": hold('["oncall"]', 'input.action.kind == "read"'),
+        "was": {"quorums": []},
+    },
     "a rule named like a function": {"old": deny("count(input.action.fields) > 1"), "overlay": "\ncount(_) := 0\n"},
 }  # fmt: skip
 
@@ -140,10 +159,25 @@ def test_a_change_that_may_loosen_is_never_called_tighter(reader: Reader, name: 
 
 def test_a_hold_of_people_who_may_sign_anyway_tightens(reader: Reader) -> None:
     """Without a quorum whose groups are others; with one the groups would come together."""
-    assert changed(reader, {"quorums": []}, overlay=hold('["oncall"]')).loosening == (
-        Change("data.quorums", "refund_quorum is changed or gone", False),
-    )
+    assert changed(reader, was={"quorums": []}, overlay=hold('["oncall"]')).only_tightens
+    by_tier = hold("tenant.approver_groups.high", 'input.action.kind == "delete"')
+    assert changed(reader, was={"quorums": []}, old=by_tier, overlay=hold('["oncall"]')).only_tightens
+    on = {"after_hours_hold": True}
+    assert changed(reader, on, was={"quorums": [], "after_hours_hold": False}).only_tightens
+    assert not changed(reader, on, was={"after_hours_hold": False}).only_tightens
     assert not changed(reader, overlay=hold('["oncall"]')).only_tightens
+
+
+@pytest.mark.parametrize("tiers", [["oncall"], ["incident-managers", "oncall"]])
+def test_a_lower_amount_tightens_where_the_tiers_have_the_same_people(reader: Reader, tiers: list[str]) -> None:
+    """One key from the medium tier adds nobody when that tier may sign everywhere; two of high could pass it by."""
+    was = {"quorums": [], "approver_groups": {"low": tiers, "med": tiers, "high": ["incident-managers", "oncall"]}}
+    holds = TENANT["payment_holds"]
+    one = changed(reader, {"payment_holds": {**holds, "one_key_above_minor": 1}}, was=was)
+    two = changed(reader, {"payment_holds": {**holds, "two_keys_above_minor": 20_000}}, was=was)
+    more = changed(reader, {"payment_holds": {**holds, "one_key_above_minor": 10_001}}, was=was)
+    # The hold after hours names the group on call alone, so a larger tier could sign in its stead.
+    assert (one.only_tightens, two.only_tightens, more.only_tightens) == (tiers == ["oncall"], False, False)
 
 
 def test_one_person_is_enough_only_where_nothing_at_all_was_looser(reader: Reader) -> None:
@@ -179,7 +213,7 @@ def test_a_rule_is_what_it_means(reader: Reader) -> None:
 def any_change(dice: random.Random) -> tuple[dict[str, Any], str]:
     """Some changes at once, of data and overlay, of which some loosen."""
     pool = {**TIGHTER, **LOOSER_ONES}
-    tidy = [name for name in pool if not {"base", "old"} & set(pool[name])]
+    tidy = [name for name in pool if not {"base", "old", "was"} & set(pool[name])]
     data: dict[str, Any] = {}
     overlay: list[str] = []
     for name in dice.sample(tidy, dice.randint(1, 3)):
