@@ -95,6 +95,12 @@ def batched(engine: Embedded, asked: list[Any]) -> float:
     return len(inputs) / (time.perf_counter() - begun)
 
 
+def processor_seconds(pid: int) -> float:
+    """What a process has used of the processor, which a busy machine changes less than the clock."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def memory(engine: Embedded, asked: list[Any]) -> tuple[int, int]:
     """Bytes of the child after a tenth of the evaluations and after all of them."""
     inputs = [question.input_bytes for question in asked[:64]]
@@ -158,11 +164,14 @@ def bench(directory: Path) -> dict[str, Any]:
     engine = Embedded(deadline_seconds=5.0)  # a busy machine would otherwise end the child in mid-bench
     engine.load(made)
     verdicts(engine, made.revision, asked[:200])
+    ours, theirs = time.process_time(), processor_seconds(engine.pid)
     embedded, rate = verdicts(engine, made.revision, asked)
+    ours, theirs = time.process_time() - ours, processor_seconds(engine.pid) - theirs
     plain = bare(made, asked)
     found: dict[str, Any] = {
         "bench": "policy", "load": os.getloadavg()[0], "rounds": ROUNDS,
         "verdict_embedded_ms": spread(embedded), "evaluation_bare_ms": spread(plain),
+        "processor_ms_a_verdict": {"gate": round(ours * 1000 / ROUNDS, 3), "engine": round(theirs * 1000 / ROUNDS, 3)},
         "overhead": round(statistics.median(embedded) / statistics.median(plain), 2), "verdicts_a_second": round(rate),
         "evaluations_a_second_batched": round(batched(engine, asked)),
     }  # fmt: skip
