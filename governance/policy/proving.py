@@ -82,7 +82,8 @@ def check(reader: Reader, draft: Draft, tenant: str, base: Bundle | None = None,
         read = house.check(reader, rego, owned=owned, data=None if made is None else made.data)
     except PolicyInvalid as invalid:
         raise PolicyInvalid((*found, *invalid.faults)) from None
-    found += _groups_missing(draft, house.named_groups(read.modules))
+    if made is not None:
+        found += _groups_missing(draft, house.named_groups(read.modules))
     if found or made is None:
         raise PolicyInvalid(found)
     return made
@@ -92,18 +93,9 @@ def _groups_missing(draft: Draft, named: frozenset[str]) -> list[Fault]:
     """A group that a rule names but the data does not: a hold that names nobody known is a fault at the worst moment."""
     known = {group for groups in draft.data["approver_groups"].values() for group in groups}
     known |= {group for quorum in draft.data.get("quorums", ()) for group in quorum["counts"]}
-    return [
-        Fault(
-            DATA,
-            1,
-            1,
-            "group",
-            f"rules name the group {group!r}, which stands nowhere in the data",
-            "",
-            "add it to a tier",
-        )
-        for group in sorted(named - known)
-    ]
+    missing = sorted(named - known)
+    said = "rules name the group {!r}, which stands nowhere in the data"
+    return [Fault(DATA, 1, 1, "group", said.format(group), "", "add it to a tier") for group in missing]
 
 
 def _shipped_modules() -> Mapping[str, str]:

@@ -120,7 +120,8 @@ class Shadow:
             draft = drafts.shadowed(unit)
             revision = templates.active_revision(unit)
         name, n = ("", 0) if draft is None else (draft.name, draft.n)
-        if known is not None and (known.draft, known.n, known.base) == (name, n, revision):
+        is_served = known is not None and (known.judging is not None or not name)
+        if known is not None and is_served and (known.draft, known.n, known.base) == (name, n, revision):
             known.looked_at = clock.monotonic()
             return known
         if known is not None:

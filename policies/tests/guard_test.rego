@@ -97,6 +97,9 @@ test_a_question_that_lacks_a_fact_is_denied if {
 		"action/amount_minor",
 		"action/target/id",
 		"time/bucket",
+		"time/now_ms",
+		"time/weekday",
+		"time/minute_of_day",
 	] {
 		"input_invalid" in denied_without(path)
 	}

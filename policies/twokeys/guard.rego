@@ -25,6 +25,9 @@ valid_input if {
 	is_number(input.action.amount_minor)
 	is_number(input.usage.writes_this_run)
 	input.time.bucket in {"business", "after_hours", "weekend"}
+	is_number(input.time.now_ms)
+	is_number(input.time.weekday)
+	is_number(input.time.minute_of_day)
 }
 
 deny contains {"code": "tenant_unknown", "message": "this tenant is unknown to policy or switched off"} if {

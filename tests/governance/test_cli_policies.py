@@ -103,6 +103,12 @@ def test_what_is_no_draft_is_a_sentence(cli: Cli, draft: Path, tmp_path: Path) -
         (draft / "tenant.json").write_text(text)
         done = cli("policy", "check", str(draft))
         assert (done.code, says in done.out) == (1, True), done.out
+    (draft / "tenant.json").write_text("{}")
+    assert ".approver_groups is missing" not in cli("policy", "check", str(draft)).out
+    assert "approver_groups is missing" in cli("policy", "check", str(draft)).out
+    tiers = {tier: ["ops"] for tier in ("low", "med", "high")}
+    (draft / "tenant.json").write_text(json.dumps({**json.loads(good), "approver_groups": tiers}))
+    assert "rules name the group 'oncall'" in cli("policy", "check", str(draft)).out
     (draft / "tenant.json").write_text(good)
     (draft / "twokeys" / "base.rego").write_bytes(b"\xff")
     assert "is not UTF-8" in cli("policy", "check", str(draft)).out

@@ -10,7 +10,9 @@ import pytest
 from engine.canonical import decode
 from engine.catalog.draft import Draft
 from engine.errors import CallerError, Conflict, Refused
+from engine.gate.verdict import PolicyFault
 from governance.policy import shadow
+from governance.policy.replay import Judging
 from governance.policy.shadow import Shadow
 from governance.store import drafts
 from tests.governance.test_cli import Cli, cli, shell
@@ -84,6 +86,25 @@ def test_a_draft_that_cannot_be_loaded_troubles_nobody(world: World, monkeypatch
     world.parts.amend.edit(world.tenant, world.actor("rita"), "d", mended)
     finished(world, ref="second")
     assert {one.n for one in found(world)} == {3}
+
+
+def test_an_engine_that_did_not_start_once_is_started_at_the_next_look(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault that passes by itself leaves no draft unasked for ever."""
+    look(monkeypatch)
+    begin(world)
+    started = shadow.Judging
+
+    def busy(_: object) -> Judging:
+        raise PolicyFault("timeout", "busy")
+
+    monkeypatch.setattr(shadow, "Judging", busy)
+    finished(world)
+    assert found(world) == []
+    monkeypatch.setattr(shadow, "Judging", started)
+    finished(world, ref="second")
+    assert found(world)
 
 
 def test_a_draft_that_faults_is_told_as_such(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
