@@ -339,7 +339,7 @@ class Parts:
                 return cases.done_by(unit, case, promise)
 
         return Judge(
-            self.registry, instance_of=self.instance_of, policy_of=self.shadow.beside(self.policies.of), hash_key=self.hash_key,
+            self.registry, instance_of=self.instance_of, policy_of=self.policies.of, hash_key=self.hash_key, hear=self.shadow.hear,
             key_state_of=key_state_of, recorded=recorded, random_bytes=clock.random_bytes, monotonic=clock.monotonic,
         )  # fmt: skip
 

@@ -20,6 +20,7 @@ answer_bytes_max = 1_048_576
 # away before doing anything, a write is safe to make again; where it may have got through, nobody knows.
 FAULTS: Faults = {
     "unreachable": Fault(AGAIN, AGAIN),  # nothing was sent
+    "lease_expired": Fault(AGAIN, AGAIN),  # nor here: this process slept past the end of its lease
     "rate_limited": Fault(AGAIN, AGAIN),  # turned away before anything was done
     "timeout": Fault(AGAIN, UNKNOWN),
     "connection_lost": Fault(AGAIN, UNKNOWN),

@@ -24,6 +24,7 @@ _invite = "invite the bot to the channel, or name another one in the workflow"
 _install = "install the Slack app again: `twokeys tenant slack`"
 FAULTS: Faults = {
     "unreachable": Fault(AGAIN, AGAIN),  # nothing was sent
+    "lease_expired": Fault(AGAIN, AGAIN),  # nor here: this process slept past the end of its lease
     "rate_limited": Fault(AGAIN, AGAIN),
     "connection_lost": Fault(UNKNOWN, UNKNOWN),  # Slack has no way to ask whether a message is there
     "not_in_channel": Fault(MEND, MEND, _invite),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from engine.canonical import encode
 from engine.errors import TwokeysError
 from engine.gate.replay import SAME, weigh
-from engine.gate.verdict import Answer, Policy
+from engine.gate.verdict import Answer, Judged
 from governance import clock, log, metrics
 from governance.policy.bundle import Bundle
 from governance.policy.proving import bundle_of
@@ -58,13 +58,12 @@ class Shadow:
         self._besides: dict[str, _Beside] = {}
         self._lock = threading.Lock()
 
-    def beside(self, policy_of: Callable[[str, str], Policy]) -> Callable[[str, str], Policy]:
-        """The same policies, whose answers are noted for the shadow once they are given."""
-
-        def of(tenant: str, revision: str) -> Policy:
-            return _Listening(self, tenant, policy_of(tenant, revision))
-
-        return of
+    def hear(self, tenant: str, judged: Judged) -> None:
+        """A verdict is recorded: its question is put to the shadow as well; never waits. One without an answer teaches nothing."""
+        verdict = judged.verdict
+        if judged.findings_bytes:
+            answer = Answer(judged.findings_bytes, verdict.policy_revision, verdict.engine, verdict.engine_version)
+            self.note(tenant, judged.input_bytes, answer)
 
     def note(self, tenant: str, input_bytes: bytes, answer: Answer) -> None:
         """Remember an answer; never waits."""
@@ -138,19 +137,6 @@ class Shadow:
         if len(running) >= engines_max:
             oldest = min(running, key=lambda name: self._besides[name].looked_at)
             _end(self._besides.pop(oldest))
-
-
-class _Listening:
-    """A policy whose answers are heard."""
-
-    def __init__(self, shadow: Shadow, tenant: str, policy: Policy) -> None:
-        self._shadow, self._tenant, self._policy = shadow, tenant, policy
-
-    def evaluate(self, input_bytes: bytes) -> Answer:
-        """The answer of the policy in force, as it is."""
-        answer = self._policy.evaluate(input_bytes)
-        self._shadow.note(self._tenant, input_bytes, answer)
-        return answer
 
 
 def _end(one: _Beside) -> None:

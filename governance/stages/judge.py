@@ -100,6 +100,7 @@ class Judge:
         hash_key: Callable[[str], bytes],
         key_state_of: Callable[[str, str], KeyState],
         recorded: Callable[[Case, str], Action],
+        hear: Callable[[str, Judged], None],
         random_bytes: Callable[[int], bytes],
         monotonic: Callable[[], float],
     ) -> None:
@@ -109,6 +110,7 @@ class Judge:
         self._hash_key = hash_key
         self._key_state_of = key_state_of
         self._recorded = recorded
+        self._hear = hear  # told of every verdict that is recorded, and of no opinion that came to nothing
         self._random_bytes = random_bytes
         self._monotonic = monotonic
 
@@ -298,6 +300,7 @@ class Judge:
     def _note_verdict(self, case: Case, promise: str, judged: Judged) -> int:
         v = judged.verdict
         n = case.put_verdict(promise, judged)
+        self._hear(case.origin.tenant, judged)
         case.note(
             "verdict.given",
             {
