@@ -255,7 +255,8 @@ def test_a_connector_with_a_bug_leaves_an_outcome_that_a_person_can_resolve(
         world.hurry()
     step = world.case(run).promises["0"]
     assert step.state == "unknown"
-    assert step.last_error == "connector_fault: ZeroDivisionError"
+    # The second look of the first case finds nothing out; the second case has nothing but the bug.
+    assert step.last_error.startswith("cannot_tell: " if method == "perform" else "connector_fault: ZeroDivisionError")
     told = "did_not" if method == "perform" else "happened"
     monkeypatch.undo()
     world.parts.resolve.resolve(world.tenant, world.actor("bo"), run, "0", told, "I looked it up")

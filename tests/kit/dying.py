@@ -118,8 +118,12 @@ def _watch() -> None:
             result = run(cursor, query, *args, **kwargs)
             if alone:
                 seams.here(f"after commit of {name}")
-            elif cursor.rowcount and not open_ones.get(id(cursor.connection), "").startswith("commit_facts"):
+            elif name.startswith(
+                "commit_facts"
+            ):  # it answers with rows about some runs only, and has written all of them
                 open_ones[id(cursor.connection)] = name
+            elif cursor.rowcount:
+                open_ones.setdefault(id(cursor.connection), name)
             return result
 
         return executed
