@@ -125,7 +125,7 @@ class _Tenant:
 
 def _read(unit: Unit, writes: dict[int, int]) -> Surroundings:
     row = unit.one(
-        "select (select count(*) from run where tenant = :tenant and created_at > clock_timestamp() - interval '1 minute'), "
+        "select (select count(*) from run where tenant = :tenant and created_at > statement_timestamp() - interval '1 minute'), "
         "(select count(*) from run where tenant = :tenant and ended_at is null), clock_timestamp()"
     )
     assert row is not None

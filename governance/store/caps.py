@@ -92,7 +92,7 @@ select workspace, workflow, sum(busy), sum(runs), sum(fresh) from (
   union all select workspace, workflow, 0, 1, (at > clock_timestamp() - interval '1 minute')::int from place
    where tenant = :tenant and not over
   union all select workspace, workflow, 0, 0, 1 from place
-   where tenant = :tenant and over and at > clock_timestamp() - interval '1 minute') each
+   where tenant = :tenant and over and at > statement_timestamp() - interval '1 minute') each
  group by workspace, workflow
 """
 

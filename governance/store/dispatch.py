@@ -34,7 +34,7 @@ class Lease:
 claim = """
 with lost as (
   select tenant, run, item, stage, true as lost from work
-   where state = 'leased' and lease_until < clock_timestamp() and (stage = 'seal') = :seals
+   where state = 'leased' and lease_until < statement_timestamp() and (stage = 'seal') = :seals
    order by lease_until limit :n for update skip locked),
 next as (
   select tenant, run, item, stage, false as lost from work where {next} limit :n for update skip locked),
@@ -50,7 +50,7 @@ select tenant, run, item, stage, owner, epoch, faults, lost, lease_until, clock_
  order by turn, tenant, run
 """
 _next = "state = 'ready' and turn is not null and eligible_at <= clock_timestamp() order by turn, tenant, run"
-_next_seal = "state = 'ready' and stage = 'seal' and eligible_at <= clock_timestamp() order by eligible_at"
+_next_seal = "state = 'ready' and stage = 'seal' and eligible_at <= statement_timestamp() order by eligible_at"
 _claim = sa.text(claim.format(next=_next))
 _claim_seals = sa.text(claim.format(next=_next_seal))
 # In the order in which a commit of several runs locks them, so that a heartbeat and a commit of one worker never wait in a circle.
@@ -84,9 +84,9 @@ select count(*) filter (where ready) as work_ready,
                coalesce(lease_until < clock_timestamp(), false) as expired from work) w
 """)
 
-_due = sa.text("select tenant, kind, ref from due where at <= clock_timestamp() order by at limit :n")
+_due = sa.text("select tenant, kind, ref from due where at <= statement_timestamp() order by at limit :n")
 _posts = sa.text(
-    "with picked as (select tenant, id from outbox_due where eligible_at <= clock_timestamp() "
+    "with picked as (select tenant, id from outbox_due where eligible_at <= statement_timestamp() "
     "order by eligible_at, id limit :n for update skip locked) "
     "update outbox_due o set eligible_at = clock_timestamp() + make_interval(secs => :hold) "
     "from picked p where o.tenant = p.tenant and o.id = p.id returning o.tenant, o.id"

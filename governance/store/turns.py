@@ -21,13 +21,15 @@ from governance import metrics
 # What waits for a turn; the partial index `work_waiting` says the same.
 _waits = "state = 'ready' and turn is null and not asleep and stage <> 'seal'"
 
+# A moment that an index is searched by is the statement's: `clock_timestamp()` may differ from row to row, so it filters
+# what was read and bounds nothing.
 _unhurried = sa.text("set local synchronous_commit = off")
 # One look: what slept long enough wakes, and the lines that have something in them are found by skipping from one to the
 # next, so that a line of 100,000 costs as much as a line of one. Tenants that have enough turns ahead are left alone.
 lines = sa.text(f"""
 with recursive woken as (
   update work w set asleep = false from
-    (select tenant, run, item, stage from work where state = 'ready' and asleep and eligible_at <= clock_timestamp()
+    (select tenant, run, item, stage from work where state = 'ready' and asleep and eligible_at <= statement_timestamp()
       order by eligible_at limit 1000 for update skip locked) d
    where w.tenant = d.tenant and w.run = d.run and w.item = d.item and w.stage = d.stage returning 1),
 line (tenant, workspace, workflow, begins) as (
@@ -65,7 +67,7 @@ select tenant, workspace, workflow, count(*) filter (where not over) as runs,
        count(*) filter (where at > clock_timestamp() - interval '1 minute') as fresh from (
   select tenant, workspace, workflow, over, at from place where tenant = any(cast(:tenants as text[])) and not over
   union all select tenant, workspace, workflow, over, at from place
-   where tenant = any(cast(:tenants as text[])) and over and at > clock_timestamp() - interval '1 minute') p
+   where tenant = any(cast(:tenants as text[])) and over and at > statement_timestamp() - interval '1 minute') p
  group by tenant, workspace, workflow
 """)
 heads = sa.text(f"""
@@ -92,7 +94,7 @@ insert into turn (tenant, workspace, reached) select * from unnest(cast(:tenants
   cast(:reached as bigint[])) on conflict (tenant, workspace) do update set reached = excluded.reached
 """)
 _forget = sa.text(
-    "delete from place where tenant = any(cast(:tenants as text[])) and over and at < clock_timestamp() - interval '1 minute'"
+    "delete from place where tenant = any(cast(:tenants as text[])) and over and at < statement_timestamp() - interval '1 minute'"
 )
 
 
