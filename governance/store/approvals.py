@@ -167,23 +167,6 @@ def waiting(unit: Unit) -> list[str]:
     return [row[0] for row in rows]
 
 
-def release_row(unit: Unit, approval: str, status: str) -> None:
-    """The approval's new status, under its lock."""
-    unit.run(
-        "update approval set status = :status, decided_at = clock_timestamp() where tenant = :tenant and approval = :approval",
-        approval=approval, status=status,
-    )  # fmt: skip
-
-
-def want_card(unit: Unit, approval: str) -> int:
-    """One more rendering of the card is due; which one it is."""
-    row = unit.one(
-        "update card set wanted = wanted + 1 where tenant = :tenant and approval = :approval returning wanted",
-        approval=approval,
-    )
-    return 0 if row is None else int(row[0])
-
-
 def card_place(unit: Unit, approval: str) -> tuple[str, str, int, int] | None:
     """(channel, ts, wanted, rendered) of the posted card."""
     row = unit.one(

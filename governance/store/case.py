@@ -352,12 +352,6 @@ class Case:
         ready = any(row["state"] == "ready" and not row["wait"] for row in self.rows.get("work", ()))
         return ready or bool(self.posts or self.wakes_parent or self.releases_children)
 
-    @property
-    def dirty(self) -> bool:
-        """Whether there is anything to commit."""
-        return bool(self.built or self.rows or self.changed or self.work_done or self.posts or self.approval_status
-                    or self.history.version != self.base_events)  # fmt: skip
-
 
 def timer_ref(promise: PromiseId) -> str:
     """How the table of what is due names a timer of a run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -236,9 +236,3 @@ def recomputed_root(unit: Unit, since: Frontier, size: int) -> bytes:
     if [row[0] for row in rows] != list(range(since.size, size)):
         raise BrokenLedger(f"the log of {unit.tenant} has a gap below {size}", code="log_gap")
     return since.extend(leaf_hash(bytes(row[1])) for row in rows).root
-
-
-def lag(unit: Unit) -> Mapping[str, float]:
-    """How many entries wait for a position."""
-    row = unit.one("select count(*) from entry_pending where tenant = :tenant")
-    return {"pending": float(row[0]) if row else 0.0}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.errors import CallerError
@@ -167,12 +167,6 @@ def as_person(profile: Profile) -> Person:
     return Person(
         id=profile.person, level=level, active=profile.active, kind=profile.kind, groups=frozenset(profile.groups)
     )
-
-
-def gate_people(unit: Unit, persons: Iterable[str]) -> Mapping[str, Person]:
-    """The named people as the gate sees them now."""
-    wanted = set(persons)
-    return {name: as_person(p) for name, p in profiles(unit).items() if name in wanted}
 
 
 def group_members(unit: Unit) -> Mapping[str, frozenset[str]]:

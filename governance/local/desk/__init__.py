@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,3 @@ def start(
     """Start the desk over this state directory; the product's Slack API base is `<base_url>/api/`."""
     config = {"environment": environment, "workspace": asdict(workspace)}
     return standin.start(children, "desk", MODULE, state_directory, config, port)
-
-
-def personas_from(documents: Iterable[Mapping[str, Any]]) -> tuple[Persona, ...]:
-    """Personas from a JSON list, as callers keep them."""
-    return tuple(Persona(**document) for document in documents)
