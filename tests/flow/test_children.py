@@ -419,7 +419,9 @@ def test_a_cancellation_in_the_middle_of_a_fan_out_ends_everything(world: World)
     rows = world.rows("select run, state from run where tenant = :tenant and root = :run", run=run)
     assert {row["state"] for row in rows} == {"canceled"}
     for row in rows:
-        check_journal(world, row["run"])
+        # A child that the order to stop met before its first turn never began, and so has no journal.
+        if row["run"] == run or world.case(row["run"]).stored:
+            check_journal(world, row["run"])
     assert world.rows("select item from work where tenant = :tenant and stage <> 'seal'") == []
 
 
