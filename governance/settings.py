@@ -53,6 +53,9 @@ class Settings(BaseModel):
     slack_signing_secret: str = Field(min_length=16, repr=False)
     slack_signing_secret_old: str = Field(default="", repr=False, description="the one before, during a rotation")
     slack_app_id: str = Field(min_length=1)
+    witnesses: str = Field(
+        default="", description="who cosigns every log: `VKEY URL`, one after the other, apart by semicolons"
+    )
     lease_seconds: int = Field(
         default=lease_seconds, ge=3, le=3600, description="how long a worker that says nothing keeps its work"
     )

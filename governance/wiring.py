@@ -14,6 +14,7 @@ from engine.catalog.draft import Draft
 from engine.errors import CallerError, OperatorError
 from engine.gate.action import Action
 from engine.ledger.bundle import PolicySource
+from engine.ledger.notes import write_vkey
 from engine.ledger.onefile import one_file
 from governance import clock, metrics
 from governance.commands.admit import Admit
@@ -36,6 +37,7 @@ from governance.drive import Hands
 from governance.evidence.fsck import Fsck
 from governance.evidence.sequence import Log, trust_text
 from governance.evidence.vault import Vault
+from governance.evidence.witnesses import Address, Witnesses, addresses
 from governance.keys import derive, mac
 from governance.policy.bundle import Bundle, shipped
 from governance.policy.engine import Engine
@@ -347,15 +349,30 @@ class Parts:
     def seal(self) -> Seal:
         return Seal(
             self.database, self.vault, signer=lambda tenant: self.secrets.signer(tenant, "bundle"),
-            trust=lambda tenant: trust_text(self.database, self.settings.deployment, tenant), verifier=one_file().encode(),
+            trust=self.trust, verifier=one_file().encode(), witnesses=tuple(one.key.name for one in self.witnesses_named),
             policy_files=self._policy_files, retain_days=self.settings.retain_days,
         )  # fmt: skip
 
     @cached_property
+    def witnesses_named(self) -> tuple[Address, ...]:
+        """Who cosigns, as the settings name them."""
+        return addresses(self.settings.witnesses)
+
+    @cached_property
+    def witnesses(self) -> Witnesses:
+        return Witnesses(self.database, self.witnesses_named)
+
+    def trust(self, tenant: str) -> str:
+        """The trust policy that an auditor of this tenant pins."""
+        vkeys = tuple(write_vkey(one.key.name, one.key.public, one.key.kind) for one in self.witnesses_named)
+        return trust_text(self.database, self.settings.deployment, tenant, vkeys)
+
+    @cached_property
     def log(self) -> Log:
         return Log(
-            self.database, deployment=self.settings.deployment, signer=lambda tenant: self.secrets.signer(tenant, "log")
-        )
+            self.database, deployment=self.settings.deployment, signer=lambda tenant: self.secrets.signer(tenant, "log"),
+            may_sign=self.witnesses.may_sign,
+        )  # fmt: skip
 
     @cached_property
     def fsck(self) -> Fsck:
@@ -389,7 +406,7 @@ class Parts:
                 answers=self.answers, cancel=self.cancel, resolve=self.resolve, retry=self.retry, publish=self.publish,
                 unseal=self.secrets.unseal, verify=self.secrets.verify,
                 fetch=lambda key, version: self.vault.get(key, version),
-                trust=lambda tenant: trust_text(self.database, s.deployment, tenant),
+                trust=self.trust,
                 slack=slack_routes(Clicks(self._click_seams()), signing, clock.epoch_seconds, metrics.count), scrape=self.scrape(),
                 session_key=derive(bytes.fromhex(s.master_key), "twokeys/session/v1"), public_url=s.public_url, deployment=s.deployment,
                 now=clock.epoch_seconds, random_hex=clock.random_hex,
@@ -448,6 +465,7 @@ class Parts:
         self.vault.check()
         tasks = (
             ("log", 0.1, self.log.step),
+            ("witnesses", 0.5, self.witnesses.step),
             ("tick", 1.0, Tick(self.database).step),
             ("outbox", 0.1, self.delivery.step),
             ("shadow", 0.5, self.shadow.step),

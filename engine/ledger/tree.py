@@ -153,6 +153,26 @@ class Tree:
         return node_hash(self._range(low, middle), self._range(middle, high))
 
 
+def consistency_from(old: Frontier, leaves: Sequence[bytes]) -> tuple[bytes, ...]:
+    """The proof that the tree of this frontier is a prefix of the one with these leaves more, from nothing older than it."""
+    new = old.size + len(leaves)
+    if old.size in (0, new):
+        return ()
+    nodes, path = list(old.nodes), []
+    low, high, whole = 0, new, True
+    while old.size != high:
+        middle = low + _split_size(high - low)
+        if old.size <= middle:
+            path.append(Frontier().extend(leaves[middle - old.size : high - old.size]).root)
+            high = middle
+        else:
+            path.append(nodes.pop(0))
+            low, whole = middle, False
+    if not whole:
+        path.append(nodes.pop(0))
+    return tuple(reversed(path))
+
+
 def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes) -> None:
     """Return when the leaf stands at the index of the tree with this size and root; raise otherwise."""
     if not 0 <= index < size <= size_max:

@@ -61,16 +61,25 @@ def public_id(public: bytes) -> str:
 
 
 def write_trust(
-    logs: tuple[str, ...], bundles: tuple[str, ...], receipts: tuple[str, ...], tenant: str = "", size_min: int = 0
+    logs: tuple[str, ...],
+    bundles: tuple[str, ...],
+    receipts: tuple[str, ...],
+    tenant: str = "",
+    size_min: int = 0,
+    witnesses: tuple[str, ...] = (),
 ) -> str:
-    """The policy text of a deployment without a witness, from vkeys; witnesses are added by whoever chose them."""
+    """The policy text of a deployment, from vkeys; with witnesses, one of them has to have cosigned."""
     lines = ["# Twokeys trust policy. Keep it where nobody who could change a bundle can change it."]
     lines += [f"log {key}" for key in logs]
     lines += [f"bundle {key}" for key in bundles]
     lines += [f"receipt {key}" for key in receipts]
     lines += [f"tenant {tenant}"] if tenant else []
     lines += [f"min-size {size_min}"] if size_min else []
-    return "\n".join([*lines, "quorum none", ""])
+    names = [f"w{n}" for n in range(1, len(witnesses) + 1)]
+    lines += [f"witness {name} {key}" for name, key in zip(names, witnesses, strict=True)]
+    lines += [f"group witnesses any {' '.join(names)}"] if len(names) > 1 else []
+    quorum = "none" if not names else names[0] if len(names) == 1 else "witnesses"
+    return "\n".join([*lines, f"quorum {quorum}", ""])
 
 
 def read_trust(data: bytes) -> Trust:

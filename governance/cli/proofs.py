@@ -56,11 +56,10 @@ def download(run: str, tenant: str, token: str, target: str, form: str) -> None:
 @frame.asking
 def trust(tenant: str, token: str) -> None:
     """Print the tenant's trust policy: give it to auditors by another way than the bundles."""
-    from governance.evidence.sequence import trust_text
 
     seat = frame.seat(tenant, token, person=False)
     seat.require("audit")
-    click.echo(trust_text(seat.parts.database, seat.parts.settings.deployment, seat.tenant), nl=False)
+    click.echo(seat.parts.trust(seat.tenant), nl=False)
 
 
 @group.command("verify")

@@ -22,12 +22,21 @@ batch = 500
 class Log:
     """The sequencer and signer of every tenant's log; any number of processes may run one."""
 
-    def __init__(self, database: Database, *, deployment: str, signer: Callable[[str], Signer]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        deployment: str,
+        signer: Callable[[str], Signer],
+        may_sign: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        """`may_sign` says whether the witnesses know nothing that speaks against going on with a tenant's log."""
         self._database = database
         self._dispatch = Dispatch(database)
         self._sequencer = Sequencer(database)
         self._deployment = deployment
         self._signer = signer
+        self._may_sign = may_sign
 
     def step(self) -> int:
         """One round over all tenants; how many entries got their position."""
@@ -36,7 +45,10 @@ class Log:
             try:
                 placed = self._sequencer.step(tenant, batch)
                 moved, behind = moved + placed, behind or placed == batch
-                self._sign(tenant)
+                if self._may_sign(tenant):
+                    self._sign(tenant)
+                else:
+                    behind = True
             except Exception as error:  # one tenant's broken log stops that log, and is said, and stops no other
                 behind = True
                 _say.error("log stopped", tenant=tenant, reason=str(error))
@@ -65,7 +77,7 @@ class Log:
             entries.sign_checkpoint(unit, fixed.size, note)
 
 
-def trust_text(database: Database, deployment: str, tenant: str) -> str:
+def trust_text(database: Database, deployment: str, tenant: str, witnesses: tuple[str, ...] = ()) -> str:
     """The trust policy that an auditor of this tenant pins, from every key it ever had."""
     with database.unit(tenant, write=False) as unit:
         keys = secrets.public_keys(unit)
@@ -79,4 +91,5 @@ def trust_text(database: Database, deployment: str, tenant: str) -> str:
         of("bundle", f"{deployment}/bundle/{tenant}"),
         of("receipt", f"{deployment}/receipt/{tenant}"),
         tenant,
+        witnesses=witnesses,
     )

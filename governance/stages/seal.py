@@ -13,11 +13,12 @@ from engine.ledger.entries import Fact, read_entry
 from engine.ledger.tree import Tree
 from governance import log
 from governance.keys import Signer
-from governance.store import entries, evidence, templates
+from governance.store import cosigned, entries, evidence, templates
 from governance.store.dispatch import Lease
 from governance.store.unit import Database, Unit
 
 _say = log.get("seal")
+witness_seconds_max = 300  # so long a bundle waits for witnesses that do not answer
 
 
 class Vault(Protocol):
@@ -43,13 +44,16 @@ class Seal:
         verifier: bytes,
         policy_files: Callable[[str, str], tuple[PolicySource, ...]],
         retain_days: int,
+        witnesses: tuple[str, ...] = (),
     ) -> None:
+        """`witnesses` are the names of those whose cosignatures a bundle waits for."""
         self._database = database
         self._vault = vault
         self._signer = signer
         self._trust = trust
         self._verifier = verifier
         self._policy_files = policy_files
+        self._witnesses = witnesses
         self._retain = datetime.timedelta(days=retain_days)
 
     def run(self, lease: Lease) -> None:
@@ -77,13 +81,24 @@ class Seal:
         with self._database.unit(lease.tenant) as unit:
             closed = evidence.closed_at(unit, lease.run)
             placed = evidence.positions(unit, lease.run, closed[0]) if closed else []
-            covering = entries.checkpoint_at(unit, placed[-1][0] + 1) if closed and len(placed) == closed[0] else None
+            covering = (
+                self._covering(unit, placed[-1][0] + 1, closed[2]) if closed and len(placed) == closed[0] else None
+            )
             if covering is None:
                 # The sequencer has not come by yet: the log covers every entry before a bundle is made.
                 self._wait(unit, lease, 0.2)
                 return False
             evidence.freeze(unit, lease.run, covering.size)
         return True
+
+    def _covering(self, unit: Unit, size: int, ended: datetime.datetime) -> entries.Checkpoint | None:
+        """A checkpoint with every witness under it; after five minutes one without, and the verifier will say so."""
+        if not self._witnesses:
+            return entries.checkpoint_at(unit, size)
+        found = cosigned.checkpoint_at(unit, size, self._witnesses)
+        if found is None and (unit.now() - ended).total_seconds() > witness_seconds_max:
+            return entries.checkpoint_at(unit, size)
+        return found
 
     def _wait(self, unit: Unit, lease: Lease, seconds: float) -> None:
         unit.run(
@@ -102,6 +117,7 @@ class Seal:
                     f"the checkpoint of size {size} that {run} was frozen at is gone", code="checkpoint_gone"
                 )
             placed = evidence.positions(unit, run, closed[0])
+            note = checkpoint.note + b"".join(cosigned.lines(unit, size))
             tree = Tree(entries.leaves(unit, size))
             found = evidence.material(unit, run)
             definition = templates.by_digest(unit, closed[1])
@@ -110,7 +126,7 @@ class Seal:
             raise BrokenLedger("the log's entries do not hash to the checkpoint that was signed", code="root_mismatch")
         contents = BundleContents(
             entries=tuple(body for _, body in placed), indexes=tuple(at for at, _ in placed),
-            proofs=tuple(tree.inclusion(at, size) for at, _ in placed), checkpoint=checkpoint.note,
+            proofs=tuple(tree.inclusion(at, size) for at, _ in placed), checkpoint=note,
             documents=self._committed(placed, found),
             receipts=tuple(SignedReceipt(*one) for one in found.receipts), definition=definition.body, journal=found.journal,
             policies=tuple(one for revision in found.revisions for one in self._policy_files(tenant, revision)), trust=self._trust(tenant),

@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 64d2b2e7b70b7533fc54e79489b64d795d6733d4a71b0d7a1ea3aedc04602a90
+Digest of the parts: 42d502a2c42216702db28ba6854e5844649417e6ce79e71490dd1ea1e0831eff
 """
 
 from __future__ import annotations
@@ -1059,6 +1059,26 @@ class Tree:
         return node_hash(self._range(low, middle), self._range(middle, high))
 
 
+def consistency_from(old: Frontier, leaves: Sequence[bytes]) -> tuple[bytes, ...]:
+    """The proof that the tree of this frontier is a prefix of the one with these leaves more, from nothing older than it."""
+    new = old.size + len(leaves)
+    if old.size in (0, new):
+        return ()
+    nodes, path = list(old.nodes), []
+    low, high, whole = 0, new, True
+    while old.size != high:
+        middle = low + _split_size(high - low)
+        if old.size <= middle:
+            path.append(Frontier().extend(leaves[middle - old.size : high - old.size]).root)
+            high = middle
+        else:
+            path.append(nodes.pop(0))
+            low, whole = middle, False
+    if not whole:
+        path.append(nodes.pop(0))
+    return tuple(reversed(path))
+
+
 def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes) -> None:
     """Return when the leaf stands at the index of the tree with this size and root; raise otherwise."""
     if not 0 <= index < size <= size_max:
@@ -1933,16 +1953,25 @@ def public_id(public: bytes) -> str:
 
 
 def write_trust(
-    logs: tuple[str, ...], bundles: tuple[str, ...], receipts: tuple[str, ...], tenant: str = "", size_min: int = 0
+    logs: tuple[str, ...],
+    bundles: tuple[str, ...],
+    receipts: tuple[str, ...],
+    tenant: str = "",
+    size_min: int = 0,
+    witnesses: tuple[str, ...] = (),
 ) -> str:
-    """The policy text of a deployment without a witness, from vkeys; witnesses are added by whoever chose them."""
+    """The policy text of a deployment, from vkeys; with witnesses, one of them has to have cosigned."""
     lines = ["# Twokeys trust policy. Keep it where nobody who could change a bundle can change it."]
     lines += [f"log {key}" for key in logs]
     lines += [f"bundle {key}" for key in bundles]
     lines += [f"receipt {key}" for key in receipts]
     lines += [f"tenant {tenant}"] if tenant else []
     lines += [f"min-size {size_min}"] if size_min else []
-    return "\n".join([*lines, "quorum none", ""])
+    names = [f"w{n}" for n in range(1, len(witnesses) + 1)]
+    lines += [f"witness {name} {key}" for name, key in zip(names, witnesses, strict=True)]
+    lines += [f"group witnesses any {' '.join(names)}"] if len(names) > 1 else []
+    quorum = "none" if not names else names[0] if len(names) == 1 else "witnesses"
+    return "\n".join([*lines, f"quorum {quorum}", ""])
 
 
 def read_trust(data: bytes) -> Trust:

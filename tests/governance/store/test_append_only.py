@@ -13,7 +13,19 @@ from governance.local import postgres
 from tests.governance.store import catalog
 
 Connection = psycopg.Connection[Any]
-RECORDS = ("action", "doubt", "entry", "intent", "journal", "policy_edit", "receipt", "verdict", "vote", "word")
+RECORDS = (
+    "action",
+    "cosignature",
+    "doubt",
+    "entry",
+    "intent",
+    "journal",
+    "policy_edit",
+    "receipt",
+    "verdict",
+    "vote",
+    "word",
+)
 REFUSED = "TK001"
 
 
