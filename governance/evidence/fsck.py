@@ -13,6 +13,7 @@ from engine.journal.invariants import guards, violations
 from engine.journal.status import name as status_name
 from engine.ledger.entries import GENESIS, Entry, read_entry
 from engine.ledger.notes import log_origin, read_checkpoint, read_note, read_vkey, signed_by_log, write_vkey
+from engine.ledger.tiles import tile_root, tile_width
 from engine.ledger.tree import Frontier, leaf_hash
 from governance.store import approvals, cases, checks, entries, secrets
 from governance.store.case import Case
@@ -237,6 +238,8 @@ def _of_log(unit: Unit, deployment: str) -> Iterator[Said]:
     roots: dict[int, bytes] = {}
     wanted = {one[0] for one in signed}
     tree = Frontier()
+    row: list[bytes] = []
+    tiles: list[bytes] = []
     while tree.size < size:
         found = checks.bodies(unit, tree.size, min(page, size - tree.size))
         if not found:
@@ -247,8 +250,13 @@ def _of_log(unit: Unit, deployment: str) -> Iterator[Said]:
                 yield "tree", f"entry {position} of the log is not what was hashed, or one before it is missing"
                 return
             tree = tree.append(leaf)
+            row.append(leaf)
+            if len(row) == tile_width:
+                tiles.append(tile_root(row))
+                row = []
             if tree.size in wanted:
                 roots[tree.size] = tree.root
+    yield from _of_nodes(unit, tiles)
     if size and tree.root != root:
         yield "tree", "the stored entries do not hash to the head of the log"
     for at, fixed, data in signed:
@@ -258,3 +266,16 @@ def _of_log(unit: Unit, deployment: str) -> Iterator[Said]:
             yield "checkpoint", f"the checkpoint at {at} is not signed by a key of this log"
         if (checkpoint.origin, checkpoint.size, checkpoint.root) != (origin, at, fixed) or roots.get(at) != fixed:
             yield "checkpoint", f"the checkpoint at {at} says another root than the stored entries have"
+
+
+def _of_nodes(unit: Unit, hashes: list[bytes]) -> Iterator[Said]:
+    """What proofs are read from is what the entries hash to, level by level; what is not stored yet is no fault."""
+    level = 1
+    while hashes:
+        for at, stored in enumerate(checks.nodes(unit, level)):
+            if at >= len(hashes) or stored != hashes[at]:
+                yield "tree", f"node {at} of level {level} is not what the entries below it hash to"
+                return
+        full = len(hashes) // tile_width
+        hashes = [tile_root(hashes[n * tile_width : (n + 1) * tile_width]) for n in range(full)]
+        level += 1

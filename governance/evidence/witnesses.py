@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 
 from engine.errors import BrokenLedger, OperatorError
 from engine.ledger.notes import COSIGNATURE, VerifierKey, cosigned_at, read_note, read_vkey
-from engine.ledger.tree import consistency_from
 from engine.ledger.witnessing import write_submission
 from governance import log, metrics
-from governance.store import cosigned
+from governance.store import cosigned, trees
 from governance.store.dispatch import Dispatch
 from governance.store.entries import Checkpoint
 from governance.store.unit import Database
@@ -134,8 +133,12 @@ class Witnesses:
     def _ask(self, tenant: str, witness: Address, old: int, newest: Checkpoint) -> Told:
         assert newest.note is not None
         with self._database.unit(tenant, write=False, statement_seconds=30) as unit:
-            before, leaves = cosigned.frontier_at(unit, old), cosigned.leaves_between(unit, old, newest.size)
-        proof = consistency_from(before, leaves)
+            if not cosigned.was_signed(unit, old):
+                raise BrokenLedger(
+                    f"{witness.key.name} has seen {old} entries of this log, where it has no checkpoint",
+                    code="log_forked",
+                )
+            proof = trees.tiles_of(unit, newest.size).consistency(old)
         return self._send(witness, write_submission(old, proof, newest.note))
 
 

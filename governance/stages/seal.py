@@ -10,10 +10,10 @@ from engine.canonical import sha256
 from engine.errors import BrokenLedger
 from engine.ledger.bundle import BundleContents, PolicySource, SignedReceipt, build
 from engine.ledger.entries import Fact, read_entry
-from engine.ledger.tree import Tree
+from engine.ledger.tree import leaf_hash, verify_inclusion
 from governance import log
 from governance.keys import Signer
-from governance.store import cosigned, entries, evidence, templates
+from governance.store import cosigned, entries, evidence, templates, trees
 from governance.store.dispatch import Lease
 from governance.store.unit import Database, Unit
 
@@ -118,15 +118,16 @@ class Seal:
                 )
             placed = evidence.positions(unit, run, closed[0])
             note = checkpoint.note + b"".join(cosigned.lines(unit, size))
-            tree = Tree(entries.leaves(unit, size))
+            tiles = trees.tiles_of(unit, size)
+            proofs = tuple(tiles.inclusion(at) for at, _ in placed)
             found = evidence.material(unit, run)
             definition = templates.by_digest(unit, closed[1])
             moved_to = tuple(templates.by_digest(unit, digest).body for digest in _moved_to(placed))
-        if tree.root(size) != checkpoint.root:
-            raise BrokenLedger("the log's entries do not hash to the checkpoint that was signed", code="root_mismatch")
+        for (at, body), proof in zip(placed, proofs, strict=True):
+            verify_inclusion(leaf_hash(body), at, size, proof, checkpoint.root)
         contents = BundleContents(
             entries=tuple(body for _, body in placed), indexes=tuple(at for at, _ in placed),
-            proofs=tuple(tree.inclusion(at, size) for at, _ in placed), checkpoint=note,
+            proofs=proofs, checkpoint=note,
             documents=self._committed(placed, found),
             receipts=tuple(SignedReceipt(*one) for one in found.receipts), definition=definition.body, journal=found.journal,
             policies=tuple(one for revision in found.revisions for one in self._policy_files(tenant, revision)), trust=self._trust(tenant),

@@ -118,3 +118,11 @@ def bodies(unit: Unit, since: int, limit: int) -> list[tuple[int, bytes, bytes]]
         since=since, n=limit,
     )  # fmt: skip
     return [(int(row[0]), bytes(row[1]), bytes(row[2])) for row in rows]
+
+
+def nodes(unit: Unit, level: int) -> list[bytes]:
+    """The stored roots of full tiles at one level, by their place; a missing place ends the list."""
+    rows = unit.all(
+        "select position, hash from node where tenant = :tenant and level = :level order by position", level=level
+    )
+    return [bytes(row[1]) for at, row in enumerate(rows) if row[0] == at]

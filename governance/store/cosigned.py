@@ -1,11 +1,9 @@
-"""Cosignatures: which checkpoints the witnesses have seen, and what a proof for them is made of."""
+"""Cosignatures: which checkpoints the witnesses have seen, and what they added to them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.errors import BrokenLedger
-from engine.ledger.tree import Frontier
 from governance.store import entries
 from governance.store.entries import Checkpoint
 from governance.store.unit import Unit
@@ -22,28 +20,11 @@ def seen_by(unit: Unit, witness: str) -> int:
     return 0 if row is None or row[0] is None else int(row[0])
 
 
-def frontier_at(unit: Unit, size: int) -> Frontier:
-    """The frontier of a checkpoint; a size that never was one here was seen of another database."""
-    if size == 0:
-        return Frontier()
-    row = unit.one("select frontier from checkpoint where tenant = :tenant and size = :size", size=size)
-    if row is None:
-        raise BrokenLedger(
-            f"a witness has seen {size} entries of the log of {unit.tenant}, where it has no checkpoint",
-            code="log_forked",
-        )
-    return Frontier(size, tuple(bytes(node) for node in row[0]))
-
-
-def leaves_between(unit: Unit, since: int, size: int) -> list[bytes]:
-    """The leaf hashes from one position to another, without a gap."""
-    rows = unit.all(
-        "select position, leaf from entry where tenant = :tenant and position >= :since and position < :size order by position",
-        since=since, size=size,
-    )  # fmt: skip
-    if [row[0] for row in rows] != list(range(since, size)):
-        raise BrokenLedger(f"the log of {unit.tenant} has a gap below {size}", code="log_gap")
-    return [bytes(row[1]) for row in rows]
+def was_signed(unit: Unit, size: int) -> bool:
+    """Whether this log ever had a checkpoint of this size; one that it had not was seen of another database."""
+    return (
+        size == 0 or unit.one("select 1 from checkpoint where tenant = :tenant and size = :size", size=size) is not None
+    )
 
 
 def keep(unit: Unit, size: int, witness: str, line: bytes) -> bool:

@@ -9,7 +9,9 @@ import sqlalchemy as sa
 
 from engine.errors import BrokenLedger
 from engine.ledger.entries import GENESIS, Fact, build, read_entry
+from engine.ledger.tiles import hashes_at
 from engine.ledger.tree import Frontier, leaf_hash
+from governance.store import trees
 from governance.store.unit import Database, Row, Unit
 
 
@@ -96,21 +98,12 @@ def chain_of(unit: Unit, chain: str) -> list[Logged]:
     return [Logged(row[0], row[1], row[2], bytes(row[3]), bytes(row[4])) for row in rows]
 
 
-def leaves(unit: Unit, size: int) -> list[bytes]:
-    """The leaf hashes of the first `size` positions, without a gap."""
-    rows = unit.all(
-        "select position, leaf from entry where tenant = :tenant and position < :size order by position", size=size
-    )
-    if [row[0] for row in rows] != list(range(size)):
-        raise BrokenLedger(f"the log of {unit.tenant} has a gap below {size}", code="log_gap")
-    return [bytes(row[1]) for row in rows]
-
-
 class Sequencer:
     """Assigns positions, always under the role tk_sequencer: head first, then rows, so that commit order is log order."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._grown: set[str] = set()  # tenants whose tree this process has seen complete
 
     def step(self, tenant: str, limit: int) -> int:
         """Move up to `limit` pending entries into the log; how many were moved."""
@@ -128,6 +121,7 @@ class Sequencer:
                 {"tenant": tenant, "limit": limit},
             ).all()
             if not rows:
+                self._grow(connection, tenant, int(head[0]), int(head[0]))
                 return 0
             self._check(connection, tenant, rows)
             frontier = Frontier(int(head[0]), tuple(bytes(node) for node in head[1]))
@@ -143,14 +137,24 @@ class Sequencer:
             ).rowcount
             if moved != len(rows):
                 raise BrokenLedger(f"{len(rows)} entries of {tenant} were to be placed, {moved} were", code="log_gap")
-            frontier = frontier.extend(bytes(row[3]) for row in rows)
+            before, frontier = frontier.size, frontier.extend(bytes(row[3]) for row in rows)
             connection.execute(
                 sa.text(
                     "update audit_head set size = :size, frontier = :frontier, root = :root where tenant = :tenant"
                 ),
                 {"tenant": tenant, "size": frontier.size, "frontier": list(frontier.nodes), "root": frontier.root},
             )
+            self._grow(connection, tenant, before, frontier.size)
             return len(rows)
+
+    def _grow(self, connection: sa.Connection, tenant: str, before: int, size: int) -> None:
+        # Asked once for each tenant, because an older release may have written the log, and whenever a tile became full.
+        if tenant in self._grown and hashes_at(before, 1) == hashes_at(size, 1):
+            return
+        if trees.grow(connection, tenant, size):
+            self._grown.discard(tenant)
+        else:
+            self._grown.add(tenant)
 
     def _check(self, connection: sa.Connection, tenant: str, rows: Sequence[Row]) -> None:
         # Each chain must go on exactly where the log left it: a gap or a fork stops the log, it is never papered over.

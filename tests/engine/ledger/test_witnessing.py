@@ -21,7 +21,7 @@ from engine.ledger.notes import (
     sign_note,
     write_vkey,
 )
-from engine.ledger.tree import Frontier, Tree, consistency_from, empty_root, leaf_hash
+from engine.ledger.tree import Tree, empty_root, leaf_hash
 from engine.ledger.witnessing import (
     Seen,
     Submission,
@@ -179,13 +179,3 @@ def test_a_cosignature_holds_over_the_note_it_is_added_to() -> None:
     )
     key = read_vkey(write_vkey("w/1", WITNESS.public, COSIGNATURE))
     assert cosigned_at(read_note(signed + line), key) == 1_787_000_000
-
-
-@given(st.integers(0, 200), st.integers(0, 200))
-@settings(deadline=None)
-def test_a_proof_from_a_frontier_is_the_proof_from_the_whole_tree(first: int, second: int) -> None:
-    """Whoever keeps a checkpoint's frontier need not read what is older than it."""
-    old, new = sorted((first, second))
-    leaves = [leaf_hash(bytes([n])) for n in range(new)]
-    frontier = Frontier().extend(leaves[:old])
-    assert consistency_from(frontier, leaves[old:]) == Tree(leaves).consistency(old, new)

@@ -20,6 +20,7 @@ RECORDS = (
     "entry",
     "intent",
     "journal",
+    "node",
     "policy_edit",
     "receipt",
     "verdict",

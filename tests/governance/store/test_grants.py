@@ -17,6 +17,7 @@ Connection = psycopg.Connection[Any]
 # Only the sequencer writes the log and its head; what was stored once stays as it is; a permit's and a key's ground too.
 REFUSED = {
     "an entry of the log": "insert into entry (tenant, position, chain, chain_seq, body, leaf) values ('a', 9, 'x', 0, 'a', 'b')",
+    "a node of the tree": "insert into node (tenant, level, position, hash) values ('a', 1, 9, 'x')",
     "an entry's bytes": "update entry set body = 'x'",
     "an entry on its way": "update entry_pending set body = 'x'",
     "an entry that vanishes": "delete from entry_pending",

@@ -124,6 +124,7 @@ def test_the_sequencer_moves_entries_and_touches_nothing_else(superuser: Connect
         "checkpoint": ["insert", "select"],
         "entry": ["insert", "select"],
         "entry_pending": ["delete", "select"],
+        "node": ["insert", "select"],
     }
 
 
