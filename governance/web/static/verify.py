@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 42d502a2c42216702db28ba6854e5844649417e6ce79e71490dd1ea1e0831eff
+Digest of the parts: 4e6a5d03d73abc7942c95d24625c592d66fa8c7ef88cd84844c20239f5d096c3
 """
 
 from __future__ import annotations
@@ -974,6 +974,62 @@ class Frontier:
         return node
 
 
+# The root of a complete subtree: (level, number) stands for the leaves from number << level up to (number + 1) << level.
+Node = Callable[[int, int], bytes]
+
+
+def root_of(size: int, node: Node) -> bytes:
+    """The root of the first `size` leaves."""
+    return _range(0, size, node) if size else empty_root()
+
+
+def inclusion_path(index: int, size: int, node: Node) -> tuple[bytes, ...]:
+    """The audit path of one leaf in the tree of the first `size` leaves, from the leaf upwards: O(log n) nodes are asked for."""
+    if not 0 <= index < size:
+        raise BrokenLedger(f"leaf {index} is not in a tree of {size}")
+    path: list[bytes] = []
+    low, high = 0, size
+    while high - low > 1:
+        middle = low + _split_size(high - low)
+        if index < middle:
+            path.append(_range(middle, high, node))
+            high = middle
+        else:
+            path.append(_range(low, middle, node))
+            low = middle
+    return tuple(reversed(path))
+
+
+def consistency_path(old: int, new: int, node: Node) -> tuple[bytes, ...]:
+    """The proof that the tree of the first `old` leaves is a prefix of that of the first `new`."""
+    if not 0 <= old <= new:
+        raise BrokenLedger(f"a tree of {old} is no prefix of a tree of {new}")
+    if old in (0, new):
+        return ()
+    path: list[bytes] = []
+    low, high, whole = 0, new, True
+    while old != high:
+        middle = low + _split_size(high - low)
+        if old <= middle:
+            path.append(_range(middle, high, node))
+            high = middle
+        else:
+            path.append(_range(low, middle, node))
+            low, whole = middle, False
+    if not whole:
+        path.append(_range(low, high, node))
+    return tuple(reversed(path))
+
+
+def _range(low: int, high: int, node: Node) -> bytes:
+    # Every range asked for starts at a multiple of the power of two that covers it, so its complete parts are nodes.
+    level = (high - low - 1).bit_length()
+    if high - low == 1 << level and low % (high - low) == 0:
+        return node(level, low >> level)
+    middle = low + _split_size(high - low)
+    return node_hash(_range(low, middle, node), _range(middle, high, node))
+
+
 class Tree:
     """A whole tree in memory: every complete subtree is hashed once, so a proof costs O(log n)."""
 
@@ -999,84 +1055,27 @@ class Tree:
         """How many leaves there are."""
         return len(self._levels[0])
 
+    def node(self, level: int, number: int) -> bytes:
+        """The root of one complete subtree."""
+        return self._levels[level][number]
+
     def root(self, size: int | None = None) -> bytes:
         """The root of the first `size` leaves, or of all."""
-        size = self.size if size is None else size
-        self._check_size(size)
-        return self._range(0, size) if size else empty_root()
+        return root_of(self._checked(size), self.node)
 
     def inclusion(self, index: int, size: int | None = None) -> tuple[bytes, ...]:
         """The audit path of one leaf in the tree of the first `size` leaves, from the leaf upwards."""
-        size = self.size if size is None else size
-        self._check_size(size)
-        if not 0 <= index < size:
-            raise BrokenLedger(f"leaf {index} is not in a tree of {size}")
-        path: list[bytes] = []
-        low, high = 0, size
-        while high - low > 1:
-            middle = low + _split_size(high - low)
-            if index < middle:
-                path.append(self._range(middle, high))
-                high = middle
-            else:
-                path.append(self._range(low, middle))
-                low = middle
-        return tuple(reversed(path))
+        return inclusion_path(index, self._checked(size), self.node)
 
     def consistency(self, old: int, new: int | None = None) -> tuple[bytes, ...]:
         """The proof that the tree of the first `old` leaves is a prefix of that of the first `new`."""
-        new = self.size if new is None else new
-        self._check_size(new)
-        if not 0 <= old <= new:
-            raise BrokenLedger(f"a tree of {old} is no prefix of a tree of {new}")
-        if old in (0, new):
-            return ()
-        path: list[bytes] = []
-        low, high, whole = 0, new, True
-        while old != high:
-            middle = low + _split_size(high - low)
-            if old <= middle:
-                path.append(self._range(middle, high))
-                high = middle
-            else:
-                path.append(self._range(low, middle))
-                low, whole = middle, False
-        if not whole:
-            path.append(self._range(low, high))
-        return tuple(reversed(path))
+        return consistency_path(old, self._checked(new), self.node)
 
-    def _check_size(self, size: int) -> None:
+    def _checked(self, size: int | None) -> int:
+        size = self.size if size is None else size
         if not 0 <= size <= self.size:
             raise BrokenLedger(f"this tree holds {self.size} leaves, not {size}")
-
-    def _range(self, low: int, high: int) -> bytes:
-        # Every range asked for starts at a multiple of the power of two that covers it, so its
-        # complete parts stand in the levels.
-        level = (high - low - 1).bit_length()
-        if high - low == 1 << level and low % (high - low) == 0:
-            return self._levels[level][low >> level]
-        middle = low + _split_size(high - low)
-        return node_hash(self._range(low, middle), self._range(middle, high))
-
-
-def consistency_from(old: Frontier, leaves: Sequence[bytes]) -> tuple[bytes, ...]:
-    """The proof that the tree of this frontier is a prefix of the one with these leaves more, from nothing older than it."""
-    new = old.size + len(leaves)
-    if old.size in (0, new):
-        return ()
-    nodes, path = list(old.nodes), []
-    low, high, whole = 0, new, True
-    while old.size != high:
-        middle = low + _split_size(high - low)
-        if old.size <= middle:
-            path.append(Frontier().extend(leaves[middle - old.size : high - old.size]).root)
-            high = middle
-        else:
-            path.append(nodes.pop(0))
-            low, whole = middle, False
-    if not whole:
-        path.append(nodes.pop(0))
-    return tuple(reversed(path))
+        return size
 
 
 def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes) -> None:
