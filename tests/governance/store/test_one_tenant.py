@@ -85,7 +85,7 @@ def test_no_row_is_made_for_another_tenant(app: Connection, owned: list[str]) ->
         kept_out += [table] if said == "permission denied" else []
         with pytest.raises(errors.InsufficientPrivilege, match=said), app.transaction():
             catalog.insert(app, table, catalog.row_for(app, table, "c"))
-    assert kept_out == ["checkpoint", "entry"], "only the sequencer writes the log"
+    assert kept_out == ["checkpoint", "entry", "node"], "only the sequencer writes the log"
 
 
 def test_no_row_is_handed_to_another_tenant(app: Connection, owned: list[str]) -> None:

@@ -76,7 +76,7 @@ def test_the_application_changes_only_what_has_a_state(superuser: Connection) ->
         "policy_edit", "policy_shadow", "receipt", "route", "signing_key", "task", "template", "verdict", "vote", "word",
     }  # fmt: skip
     assert {table for table, rights in whole.items() if rights == {"select"}} == {
-        "alembic_version", "checkpoint", "entry", "step",
+        "alembic_version", "checkpoint", "entry", "node", "step",
     }  # fmt: skip
     assert {table for table, rights in whole.items() if "delete" in rights} == {
         "due", "inbox", "membership", "outbox", "outbox_due", "refusal", "work",
