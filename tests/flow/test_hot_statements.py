@@ -134,7 +134,7 @@ def old(parts: Parts, slack_sink: SlackSink, servicenow: ServiceNow) -> Iterator
 
 
 @pytest.mark.parametrize(
-    "size", [4_000, pytest.param(170_000, marks=pytest.mark.deep)], ids=["thousands", "1,000,000 items"]
+    "size", [4_000, pytest.param(200_000, marks=pytest.mark.deep)], ids=["thousands", "1,000,000 items"]
 )
 def test_no_deed_reads_the_past(
     old: World, postgres_server: postgres.Postgres, database: postgres.Database, size: int

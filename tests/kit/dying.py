@@ -1,6 +1,6 @@
 """A warm process that forks workers; each dies, or stops, at one seam: before or after a commit or an outside call.
 
-`python -m tests.kit.dying SETTINGS` reads one order per line and answers with one line. Only the first worker pays for
+`python -m tests.kit.dying SETTINGS HOMES` reads one order per line and answers with one line. Only the first worker pays for
 imports, the policy engine and the S3 client: a seam costs what the run costs.
 """
 
@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import sys
-import tempfile
 import traceback
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -189,7 +188,7 @@ def _work(parts: Parts, order: dict[str, Any]) -> None:
 
 
 def _parts(settings: Settings, order: dict[str, Any], warm: Parts) -> Parts:
-    directory = Path(tempfile.mkdtemp(prefix="tk-dying-"))
+    directory = warm.state.with_name(f"worker-{os.getpid()}")
     unit.idle_transaction_seconds_max = order.get("idle", unit.idle_transaction_seconds_max)
     parts = Parts(settings, "dying", directory, ReplayedCommits())
     parts.__dict__.update(policies=warm.policies, vault=warm.vault)
@@ -232,7 +231,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what workers say is not an answer
     _watch()
-    warm = Parts(settings, "warm", Path(tempfile.mkdtemp(prefix="tk-warm-")))
+    warm = Parts(settings, "warm", Path(sys.argv[2]) / "warm")
     _ = warm.vault
     for line in sys.stdin:
         order = json.loads(line)

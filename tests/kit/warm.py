@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,7 +49,9 @@ class Warm:
         self._directory = directory
         self._said = directory / "dying.out"
         self._count = 0
-        command = [sys.executable, "-m", "tests.kit.dying", json.dumps(values)]
+        self._homes = directory / "homes"
+        self._homes.mkdir()
+        command = [sys.executable, "-m", "tests.kit.dying", json.dumps(values), str(self._homes)]
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True
@@ -68,6 +71,7 @@ class Warm:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._process.stdout.close()
+        shutil.rmtree(self._homes)
 
     @property
     def said(self) -> str:
