@@ -129,7 +129,7 @@ def _slack(parts: Parts, tenant: str) -> tuple[str, str, str]:
             "no workspace is installed: cards go nowhere, people decide in the console",
             "`twokeys tenant slack`",
         )
-    fault = answers(parts.settings.slack_api_base, parts.slack_token(tenant), allow_local=parts.settings.local)
+    fault = answers(parts.settings.slack_api_base, parts.reach.slack_token(tenant), allow_local=parts.settings.local)
     if fault:
         return (
             FAIL,
@@ -151,4 +151,4 @@ def _servicenow(parts: Parts, tenant: str) -> tuple[str, str, str]:
             f"{fault.error_class}: {fault.message}",
             "check the address and the account, then `twokeys tenant connect servicenow`",
         )
-    return OK, f"{parts.instance_of(tenant, 'servicenow')} answers our account", ""
+    return OK, f"{parts.reach.instance(tenant, 'servicenow')} answers our account", ""

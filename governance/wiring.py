@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from engine.canonical import read_json, sha256
+from engine.canonical import sha256
 from engine.catalog.draft import Draft
-from engine.errors import CallerError, OperatorError
+from engine.errors import OperatorError
 from engine.gate.action import Action
 from engine.ledger.bundle import PolicySource
 from engine.ledger.notes import write_vkey
@@ -30,7 +30,8 @@ from governance.commands.resolve import Resolve
 from governance.commands.retry import Retry
 from governance.commands.signal import Signal
 from governance.commands.start import Start
-from governance.connectors.registry import Connection, Registry
+from governance.connectors.reach import Reach
+from governance.connectors.registry import Registry
 from governance.connectors.shipped import shipped as shipped_connectors
 from governance.connectors.slack import Posted
 from governance.drive import Hands
@@ -62,7 +63,7 @@ from governance.stages.judge import Judge
 from governance.stages.seal import Seal
 from governance.stages.tick import Tick
 from governance.stages.turn import Turns
-from governance.store import approvals, around, cases, drafts, outbox, paces, people, templates
+from governance.store import approvals, around, cases, drafts, outbox, people, templates
 from governance.store.case import Case
 from governance.store.dispatch import Dispatch
 from governance.store.secrets import Secrets
@@ -73,10 +74,6 @@ from governance.web.app import Application, application
 from governance.web.scrape import Scrape
 from governance.web.seams import Seams as WebSeams
 from governance.worker import Worker
-
-connection_seconds_max = (
-    1.0  # every operation of a run asks where its system is; a changed address or secret holds after this
-)
 
 
 @dataclass
@@ -114,48 +111,13 @@ class Parts:
 
     # --- the outside --------------------------------------------------------------------------------------------------
 
-    def connection_of(self, tenant: str, connector: str) -> Connection:
-        """Where a tenant's instance is, as of a second ago at most; missing is the operator's or an owner's to mend."""
-        at, found = self._connections.get((tenant, connector), (-1.0, None))
-        if found is None or clock.monotonic() - at > connection_seconds_max:
-            at, found = clock.monotonic(), self._read_connection(tenant, connector)
-            self._connections[tenant, connector] = at, found
-        return found
-
     @cached_property
-    def _connections(self) -> dict[tuple[str, str], tuple[float, Connection | None]]:
-        return {}
-
-    def _read_connection(self, tenant: str, connector: str) -> Connection:
-        with self.database.unit(tenant, write=False) as unit:
-            found = templates.connection(unit, connector)
-        if found is None:
-            raise CallerError(
-                f"{connector} is not connected for {tenant}", code="not_connected", next_step="`twokeys tenant connect`"
-            )
-        instance, base_url, sealed, calls_per_min = found
-        pair = read_json(self.secrets.unseal(tenant, f"connection/{connector}", sealed).encode())
-        return Connection(instance, base_url, pair["user"], pair["secret"], calls_per_min)
-
-    def instance_of(self, tenant: str, connector: str) -> str:
-        """The name of the outside system that an action's target is in."""
-        if connector != "slack":
-            return self.connection_of(tenant, connector).instance
-        with self.database.unit(tenant, write=False) as unit:
-            found = templates.installation(unit)
-        if found is None:
-            raise CallerError(f"no Slack workspace is installed for {tenant}", code="not_connected")
-        return found.team
-
-    def slack_token(self, tenant: str) -> str:
-        """The bot token of the tenant's workspace, empty when there is none."""
-        with self.database.unit(tenant, write=False) as unit:
-            found = templates.installation(unit)
-        return "" if found is None else self.secrets.unseal(tenant, "slack/token", found.token_sealed)
+    def reach(self) -> Reach:
+        return Reach(self.database, self.secrets)
 
     @cached_property
     def sender(self) -> Sender:
-        return Sender(self.settings.slack_api_base, self.slack_token, allow_local=self.settings.local)
+        return Sender(self.settings.slack_api_base, self.reach.slack_token, allow_local=self.settings.local)
 
     def _post(self, tenant: str, channel: str, thread_ts: str, text: str, msg_id: str) -> Posted:
         job = {
@@ -171,19 +133,7 @@ class Parts:
 
     @cached_property
     def registry(self) -> Registry:
-        return shipped_connectors(self.connection_of, self._post)
-
-    def pace(self, action: Action) -> float:
-        """Seconds until this action may call its target, by what the connector declares and the tenant's connection lowers."""
-        most = self.registry.calls_per_min(action.connector)
-        if action.connector != "slack":
-            own = self.connection_of(action.tenant, action.connector).calls_per_min
-            most = own if most is None else min(most, own or most)
-        return (
-            0.0
-            if most is None
-            else paces.take(self.database, action.tenant, action.connector, action.target.instance, most)
-        )
+        return shipped_connectors(self.reach.connection, self._post)
 
     @cached_property
     def vault(self) -> Vault:
@@ -341,7 +291,7 @@ class Parts:
                 return cases.done_by(unit, case, promise)
 
         return Judge(
-            self.registry, instance_of=self.instance_of, policy_of=self.policies.of, hash_key=self.hash_key, hear=self.shadow.hear,
+            self.registry, instance_of=self.reach.instance, policy_of=self.policies.of, hash_key=self.hash_key, hear=self.shadow.hear,
             key_state_of=key_state_of, recorded=recorded, random_bytes=clock.random_bytes, monotonic=clock.monotonic,
         )  # fmt: skip
 
@@ -386,7 +336,7 @@ class Parts:
     def worker(self) -> Worker:
         hands = Hands(
             judge=self._judge, turns=self.turns, children=self.children, execute=self.execute, seal=self.seal, card_body=body_bytes,
-            console_url=self.records.console_url, pace=self.pace,
+            console_url=self.records.console_url, pace=lambda action: self.reach.pace(self.registry.calls_per_min, action),
         )  # fmt: skip
         name = f"{self.process}-{clock.random_hex(4)}"
         return Worker(
@@ -424,7 +374,7 @@ class Parts:
             decide=self.decide.decide, record_of=self.records.known_approval,
             answer=self.answers.answer, task_of=self.records.known_task, say=self.resolve.say, doubt_of=self.records.known_doubt,
             waiting_for=self._waiting_for, tell=self._tell, gone=self._gone,
-            modals=Modals(s.slack_api_base, self.slack_token, allow_local=s.local), count=metrics.count,
+            modals=Modals(s.slack_api_base, self.reach.slack_token, allow_local=s.local), count=metrics.count,
         )  # fmt: skip
 
     def _waiting_for(self, tenant: str, slack_ref: str) -> list[Waiting]:

@@ -172,7 +172,7 @@ def no_servicenow(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[],
         world.parts.admit.connection(
             world.tenant, "servicenow", "dev1", url, world.servicenow.user, world.servicenow.password
         )
-        world.parts._connections.clear()
+        world.parts.reach.forget()
 
     at(free_port())
     return lambda: at(world.servicenow.port)
@@ -183,7 +183,7 @@ def servicenow_refuses_us(world: World, monkeypatch: pytest.MonkeyPatch) -> Call
         world.parts.admit.connection(
             world.tenant, "servicenow", "dev1", world.servicenow.base_url, world.servicenow.user, password
         )
-        world.parts._connections.clear()
+        world.parts.reach.forget()
 
     as_user("wrong")
     return lambda: as_user(world.servicenow.password)

@@ -24,7 +24,7 @@ def quiet() -> Iterator[None]:
 def connect(world: World, calls_per_min: int | None) -> None:
     sn = world.servicenow
     world.parts.admit.connection(world.tenant, "servicenow", "dev1", sn.base_url, sn.user, sn.password, calls_per_min)
-    world.parts._connections.clear()
+    world.parts.reach.forget()
 
 
 def wait_over(world: World) -> None:

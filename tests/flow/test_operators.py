@@ -28,13 +28,13 @@ steps:
 def spoil(world: World) -> None:
     sn = world.servicenow
     world.parts.admit.connection(world.tenant, "servicenow", "dev1", sn.base_url, sn.user, "wrong")
-    world.parts._connections.clear()
+    world.parts.reach.forget()
 
 
 def mend(world: World) -> None:
     sn = world.servicenow
     world.parts.admit.connection(world.tenant, "servicenow", "dev1", sn.base_url, sn.user, sn.password)
-    world.parts._connections.clear()
+    world.parts.reach.forget()
 
 
 def stuck(world: World, name: str) -> str:

@@ -80,7 +80,7 @@ def test_a_password_that_servicenow_refuses_is_told_before_a_run_needs_it(world:
     with world.parts.database.unit(world.tenant, write=False) as unit:
         instance, url, *_ = templates.connection(unit, "servicenow") or ("", "", b"", None)
     world.parts.admit.connection(world.tenant, "servicenow", instance, url, "twokeys", "not-the-password")
-    world.parts._connections.clear()
+    world.parts.reach.forget()
     found = examined(world)[f"{world.tenant}/servicenow"]
     assert found.state == FAIL
     assert "not_authorized" in found.what

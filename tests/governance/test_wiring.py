@@ -59,16 +59,16 @@ def test_each_part_is_made_once(parts: Parts) -> None:
 
 def test_a_system_that_is_not_connected_is_named_with_what_to_do(company: World) -> None:
     parts = company.parts
-    assert parts.instance_of(company.tenant, "servicenow") == "dev1"
-    assert parts.instance_of(company.tenant, "slack") == TEAM
+    assert parts.reach.instance(company.tenant, "servicenow") == "dev1"
+    assert parts.reach.instance(company.tenant, "slack") == TEAM
     with pytest.raises(CallerError, match=f"jira is not connected for {company.tenant}") as caught:
-        parts.instance_of(company.tenant, "jira")
+        parts.reach.instance(company.tenant, "jira")
     assert caught.value.next_step == "`twokeys tenant connect`"
     parts.admit.tenant("bare", "Bare", "prod")
     with pytest.raises(CallerError, match="no Slack workspace is installed for bare"):
-        parts.instance_of("bare", "slack")
-    assert parts.slack_token("bare") == ""
-    assert parts.slack_token(company.tenant) == "xoxb-test"
+        parts.reach.instance("bare", "slack")
+    assert parts.reach.slack_token("bare") == ""
+    assert parts.reach.slack_token(company.tenant) == "xoxb-test"
 
 
 def test_doors_lead_to_their_tenant_only(company: World) -> None:

@@ -229,7 +229,7 @@ def test_secrets_at_rest_are_sealed_for_their_tenant_and_purpose(company: World,
     assert row["base_url"] == "https://jira.example"
     sealed = bytes(row["secret_sealed"])
     assert b"s3cret-word" not in sealed
-    assert company.parts.connection_of(company.tenant, "jira").secret == "s3cret-word"
+    assert company.parts.reach.connection(company.tenant, "jira").secret == "s3cret-word"
     for tenant, purpose in ((rival.tenant, "connection/jira"), (company.tenant, "connection/servicenow")):
         with pytest.raises(TwokeysError):
             company.parts.secrets.unseal(tenant, purpose, sealed)

@@ -79,9 +79,9 @@ def test_pending_lists_what_this_person_could_decide(world: World, send: Send, t
 
 
 def test_a_removed_installation_sends_nothing_more(world: World, send: Send, team: str) -> None:
-    assert world.parts.slack_token(world.tenant) == "xoxb-test"
+    assert world.parts.reach.slack_token(world.tenant) == "xoxb-test"
     world.parts._gone(world.tenant, "app_uninstalled")
-    assert world.parts.slack_token(world.tenant) == ""
+    assert world.parts.reach.slack_token(world.tenant) == ""
 
 
 def test_a_wrong_signature_changes_nothing(client: TestClient, world: World, team: str) -> None:
