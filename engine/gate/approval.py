@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from engine.errors import Refused
 from engine.gate.action import TIERS
-from engine.gate.reducer import keys_counted, keys_needed
+from engine.gate.reducer import is_satisfied, progress, shortfall
 from engine.gate.verdict import Verdict
 from engine.limits import reason_chars_max
 
@@ -65,6 +65,12 @@ class Asked:
     expires_at: datetime
     lineage: Mapping[str, str]
     obligations: tuple[dict[str, Any], ...] = ()
+    needs: tuple[dict[str, Any], ...] = ()  # where holds ask for different things: what each of them asks for
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        """What its keys must satisfy, as the reducer counts it."""
+        return {"keys": self.keys, "counts": self.counts, "groups": sorted(self.groups), "needs": self.needs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Where a request stands after a vote: its status and how many of the needed keys are filled."""
+    """Where a request stands after a vote: its status, how many keys count, and how many that makes with those missing."""
 
     status: str  # requested | approved | rejected
     given: int
@@ -115,21 +121,20 @@ def vote(
             "stale_card",
             "This changed after it was shown to you, so your click changed nothing. Look at the newest card.",
         )
-    needed = keys_needed(asked.keys, asked.counts)
-    standing_now = standing(asked, votes, people, now)
+    given, needed = progress(asked.wanted, _holders(asked, standing(asked, votes, people, now), people))
     if kind != "key":
         if kind == "reject" and not reason.strip():
             _refuse("reason_required", "Say why you reject this; the person who asked reads it.")
         _check_reason_size(reason)
-        return Counted("rejected", _filled(asked, standing_now, people), needed)
-    if any(given.kind == "key" and given.person == who.id and _binds(asked, given) for given in votes):
+        return Counted("rejected", given, needed)
+    if any(one.kind == "key" and one.person == who.id and _binds(asked, one) for one in votes):
         turn = _turn_of(asked, votes, who.id)
         rest = f"; a different person must give key {turn + 1}" if turn < needed else ""
         _refuse("same_person", f"You already gave key {turn}{rest}.")
     if any(obligation["type"] == "reason" for obligation in asked.obligations) and not reason.strip():
         _refuse("reason_required", "Policy asks for a reason with each key here.")
     _check_reason_size(reason)
-    return _with_key(asked, votes, people, who, now, signed_in, needed)
+    return _with_key(asked, votes, people, who, now, signed_in)
 
 
 def standing(asked: Asked, votes: Sequence[Vote], people: Mapping[str, Person], now: datetime) -> tuple[str, ...]:
@@ -150,7 +155,7 @@ def satisfied(asked: Asked, votes: Sequence[Vote], people: Mapping[str, Person],
     if any(given.kind in ("reject", "stop") for given in votes):
         return False
     persons = standing(asked, votes, people, now)
-    if _filled(asked, persons, people) < keys_needed(asked.keys, asked.counts):
+    if not is_satisfied(asked.wanted, _holders(asked, persons, people)):
         return False
     return not _step_up_missing(asked, votes, persons)
 
@@ -170,6 +175,7 @@ def stands(asked: Asked, verdict: Verdict, votes: Sequence[Vote], people: Mappin
         keys=verdict.keys,
         counts=dict(verdict.counts),
         groups=frozenset(verdict.groups),
+        needs=verdict.needs,
         obligations=(*asked.obligations, *verdict.obligations),
     )
     return satisfied(now_asked, votes, people, now)
@@ -185,20 +191,20 @@ def _with_key(
     who: Person,
     now: datetime,
     signed_in: bool,
-    needed: int,
 ) -> Counted:
     new = Vote(who.id, "key", now, asked.action_digest, asked.card_digest, signed_in)
     # The voter as checked above counts, whatever an older snapshot of `people` says.
     after_people = {**people, who.id: who}
-    before = _filled(asked, standing(asked, votes, people, now), people)
+    before = shortfall(asked.wanted, _holders(asked, standing(asked, votes, people, now), people))
     after_votes = (*votes, new)
     persons = standing(asked, after_votes, after_people, now)
-    given = _filled(asked, persons, after_people)
-    if given <= before:
+    holders = _holders(asked, persons, after_people)
+    if shortfall(asked.wanted, holders) >= before:
         _refuse(
             "not_approver",
             f"A key from your groups is already there. Still needed: {_still_needed(asked, persons, after_people)}.",
         )
+    given, needed = progress(asked.wanted, holders)
     if given >= needed and _step_up_missing(asked, after_votes, persons):
         _refuse("step_up", "One of the keys must be given in the console, right after signing in again.")
     return Counted("approved" if given >= needed else "requested", given, needed)
@@ -257,9 +263,8 @@ def _binds(asked: Asked, given: Vote) -> bool:
     return given.action_digest == asked.action_digest and given.card_digest == asked.card_digest
 
 
-def _filled(asked: Asked, persons: Sequence[str], people: Mapping[str, Person]) -> int:
-    holders = {person: sorted(people[person].groups & asked.groups) for person in persons}
-    return keys_counted(asked.keys, asked.counts, sorted(asked.groups), holders)
+def _holders(asked: Asked, persons: Sequence[str], people: Mapping[str, Person]) -> dict[str, list[str]]:
+    return {person: sorted(people[person].groups & asked.groups) for person in persons}
 
 
 def _turn_of(asked: Asked, votes: Sequence[Vote], person: str) -> int:
@@ -268,12 +273,9 @@ def _turn_of(asked: Asked, votes: Sequence[Vote], person: str) -> int:
 
 
 def _still_needed(asked: Asked, persons: Sequence[str], people: Mapping[str, Person]) -> str:
-    before = _filled(asked, persons, people)
-    missing = []
-    for group in sorted(asked.groups):
-        one_more = {**people, "": Person("", APPROVER_LEVEL_MIN, True, "human", frozenset((group,)))}
-        if _filled(asked, (*persons, ""), one_more) > before:
-            missing.append(f"@{group}")
+    holders = _holders(asked, persons, people)
+    before = shortfall(asked.wanted, holders)
+    missing = [f"@{g}" for g in sorted(asked.groups) if shortfall(asked.wanted, {**holders, "": [g]}) < before]
     return ", ".join(missing)
 
 

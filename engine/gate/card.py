@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from engine.canonical import tagged
 from engine.errors import CallerError
@@ -51,6 +52,9 @@ class CardRecord:
     outcome: str
     console_url: str
     environment: str
+    # Where holds ask for different things: what each asks for, and how many keys it takes with those that are given.
+    needs: tuple[Mapping[str, Any], ...] = ()
+    wanted: int = 0
 
     @property
     def name(self) -> str:
@@ -71,6 +75,15 @@ class CardRecord:
     def irreversible(self) -> bool:
         """Whether what is asked for cannot be taken back."""
         return not self.reversible or self.reversal == "none"
+
+
+def demand(need: Mapping[str, Any]) -> str:
+    """What one hold asks for in words, such as `2 of finance or security, at least 1 of finance`."""
+    counts = dict(need["counts"])
+    said = f"{max(need['keys'], sum(counts.values()))} of {' or '.join(need['groups'])}"
+    if not counts or len(need["groups"]) == 1:
+        return said
+    return f"{said}, at least {' and '.join(f'{n} of {group}' for group, n in sorted(counts.items()))}"
 
 
 def card_digest(action_sha256: str, body: bytes) -> bytes:

@@ -17,6 +17,7 @@ ruling_tiers = ("low", "med", "high")
 findings_reasons_max = 50
 findings_obligations_max = 20
 findings_groups_max = 20
+findings_needs_max = 20
 hold_seconds_min = 60
 hold_seconds_max = 604_800
 hold_count_max = 9
@@ -54,7 +55,8 @@ class Unfit(Exception):
 def reduce(findings: object, subject: object) -> dict[str, Any]:
     """The ruling over findings; `subject` is {kind, risk_tier, reversible} of the action. Never raises, never guesses.
 
-    The ruling has effect, deny_kind, fault, tier, keys, counts, groups, two_person, expires_in_s, reasons, obligations.
+    The ruling has effect, deny_kind, fault, tier, keys, counts, groups, needs, two_person, expires_in_s, reasons,
+    obligations.
     """
     try:
         kind, tier, reversible = _subject_facts(subject)
@@ -107,15 +109,68 @@ def source_fault(findings: Mapping[str, Any], request_id: str, action_sha256: st
     return "" if findings["policy"]["revision"] == revision else "revision_mismatch"
 
 
-def keys_counted(
-    keys: int, counts: Mapping[str, int], groups: Collection[str], holders: Mapping[str, Collection[str]]
-) -> int:
-    """How many of the needed keys these people fill: one person fills at most one, each counted group has its own.
+def requirements(wanted: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What must be satisfied, each on its own: every hold's requirement, and the counts of all holds by different people.
 
-    `holders` maps a person to that person's groups. The requirement is met when the answer equals keys_needed().
+    `wanted` has keys, counts, groups and, only where holds ask for different things, needs: a list of the same three.
     """
+    needs = list(wanted.get("needs", ()))
+    if not needs:
+        return [wanted]
+    counts = dict(wanted["counts"])
+    if counts:
+        needs.append({"keys": sum(counts.values()), "counts": counts, "groups": sorted(counts)})
+    return needs
+
+
+def progress(wanted: Mapping[str, Any], holders: Mapping[str, Collection[str]]) -> tuple[int, int]:
+    """How many people's keys count, and how many that makes with those who are still missing at least.
+
+    `holders` maps a person to that person's groups. What is wanted is satisfied when the two are equal.
+    """
+    turned: set[str] = set()
+    missing = 0
+    for one in requirements(wanted):
+        placed = _placed(one, holders)
+        turned |= placed
+        missing = max(missing, _needed(one) - len(placed))
+    return len(turned), len(turned) + missing
+
+
+def is_satisfied(wanted: Mapping[str, Any], holders: Mapping[str, Collection[str]]) -> bool:
+    """Whether these people's keys satisfy every single requirement."""
+    return shortfall(wanted, holders) == 0
+
+
+def shortfall(wanted: Mapping[str, Any], holders: Mapping[str, Collection[str]]) -> int:
+    """How much is missing over all requirements: a key that does not lower it opens nothing."""
+    return sum(_needed(one) - len(_placed(one, holders)) for one in requirements(wanted))
+
+
+def implies(stricter: Mapping[str, Any], milder: Mapping[str, Any]) -> bool:
+    """Whether whoever satisfies one requirement satisfies the other too."""
+    more = dict(stricter["counts"])
+    return (
+        set(stricter["groups"]) <= set(milder["groups"])
+        and _needed(stricter) >= _needed(milder)
+        and all(more.get(group, 0) >= count for group, count in dict(milder["counts"]).items())
+    )
+
+
+def keys_needed(keys: int, counts: Mapping[str, int]) -> int:
+    """How many keys a requirement asks for; nothing that is held is ever free."""
+    return max(1, keys, sum(counts.values()))
+
+
+def _needed(one: Mapping[str, Any]) -> int:
+    return keys_needed(one["keys"], dict(one["counts"]))
+
+
+def _placed(one: Mapping[str, Any], holders: Mapping[str, Collection[str]]) -> set[str]:
+    """The people who fill the places of one requirement: one person fills at most one, each counted group has its own."""
+    counts, groups = dict(one["counts"]), one["groups"]
     slots: list[Collection[str]] = [(group,) for group in sorted(counts) for _ in range(counts[group])]
-    slots += [groups] * (keys_needed(keys, counts) - len(slots))
+    slots += [groups] * (_needed(one) - len(slots))
     fits = {
         person: [n for n, wanted in enumerate(slots) if any(group in wanted for group in theirs)]
         for person, theirs in holders.items()
@@ -133,12 +188,9 @@ def keys_counted(
                 return True
         return False
 
-    return sum(place(person, set()) for person in sorted(fits))
-
-
-def keys_needed(keys: int, counts: Mapping[str, int]) -> int:
-    """How many keys a requirement asks for; nothing that is held is ever free."""
-    return max(1, keys, sum(counts.values()))
+    for person in sorted(fits):
+        place(person, set())
+    return set(filled.values())
 
 
 # --- the reduction ------------------------------------------------------------------------------------------------
@@ -147,13 +199,11 @@ def keys_needed(keys: int, counts: Mapping[str, int]) -> int:
 def _held(parts: dict[str, Any], tier: str, floor: int) -> dict[str, Any]:
     holds = parts["holds"]
     counts: dict[str, int] = {}
-    keys = floor
     for hold in holds:
-        own = hold.get("counts", {})
-        for group, count in own.items():
+        for group, count in hold.get("counts", {}).items():
             counts[group] = max(counts.get(group, 0), count)
-        keys = max(keys, sum(own.values()) if own else 2 if hold["two_person"] else 1)
-    keys = keys_needed(keys, counts)
+    each = [_hold_keys_needed(hold) for hold in holds]
+    keys = keys_needed(max(floor, *each), counts)
     groups = sorted({group for hold in holds for group in hold["groups"]})
     if len(groups) > findings_groups_max:
         _unfit("too_many_groups", f"at most {findings_groups_max} groups hold the keys of one action")
@@ -162,10 +212,33 @@ def _held(parts: dict[str, Any], tier: str, floor: int) -> dict[str, Any]:
     ruling["keys"] = keys
     ruling["counts"] = dict(sorted(counts.items()))
     ruling["groups"] = groups
+    # The floor is met by any hold that asks for as many keys itself; where none does, it lies under each of them.
+    ruling["needs"] = _needs(ruling, holds, floor if floor > max(each) else 1)
     ruling["two_person"] = keys >= 2
     ruling["expires_in_s"] = min(hold["expires_in_s"] for hold in holds)
     ruling["obligations"] = parts["obligations"]
     return ruling
+
+
+def _hold_keys_needed(hold: dict[str, Any]) -> int:
+    return sum(hold["counts"].values()) if "counts" in hold else 2 if hold["two_person"] else 1
+
+
+def _needs(ruling: dict[str, Any], holds: list[dict[str, Any]], least: int) -> list[dict[str, Any]]:
+    """What each hold asks for by itself, without what another one implies; nothing where keys, counts and groups say it all."""
+    own = [
+        {
+            "keys": max(least, _hold_keys_needed(hold)),
+            "counts": [[group, count] for group, count in sorted(hold.get("counts", {}).items())],
+            "groups": sorted(hold["groups"]),
+        }
+        for hold in holds
+    ]
+    distinct = [one for _, one in sorted({str(one): one for one in own}.items())]
+    if len(distinct) > findings_needs_max:
+        _unfit("too_many_needs", f"at most {findings_needs_max} different demands for keys on one action")
+    needs = [one for one in distinct if not any(implies(other, one) for other in distinct if other is not one)]
+    return [] if len(needs) == 1 and implies(needs[0], ruling) and implies(ruling, needs[0]) else needs
 
 
 def _ruling(effect: str, deny_kind: str, fault: str, tier: str, reasons: list[dict[str, str]]) -> dict[str, Any]:
@@ -177,6 +250,7 @@ def _ruling(effect: str, deny_kind: str, fault: str, tier: str, reasons: list[di
         "keys": 0,
         "counts": {},
         "groups": [],
+        "needs": [],
         "two_person": False,
         "expires_in_s": 0,
         "reasons": reasons,

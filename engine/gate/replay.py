@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.gate.reducer import implies, requirements
+
 EFFECTS = ("deny", "needs_approval", "allow")  # from the strictest
 TIERS = ("low", "med", "high")
 DECIDED = ("approved", "rejected", "expired", "canceled", "requested", "nobody asked")
@@ -27,20 +29,23 @@ def weigh(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     if old["effect"] == "needs_approval":
         for one, other in _demands(old, new):
             less, more = less or other < one, more or other != one
-        less = less or not set(new["groups"]) <= set(old["groups"])
-        more = more or set(new["groups"]) != set(old["groups"])
+        was_needed, is_needed = requirements(old), requirements(new)
+        less = less or not _all_implied(was_needed, is_needed)
+        more = more or not _all_implied(is_needed, was_needed)
     return LOOSER if less else TIGHTER if more else SAME
 
 
 def _demands(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Pairs of numbers, each of which says more when it is larger."""
-    counted = sorted({*old["counts"], *new["counts"]})
     return [
-        (old["keys"], new["keys"]),
         (TIERS.index(old["tier"]), TIERS.index(new["tier"])),
         (-old["expires_in_s"], -new["expires_in_s"]),
-        *((old["counts"].get(group, 0), new["counts"].get(group, 0)) for group in counted),
     ]
+
+
+def _all_implied(milder: list[Mapping[str, Any]], stricter: list[Mapping[str, Any]]) -> bool:
+    """Whether whoever satisfies the second list of requirements satisfies each of the first."""
+    return all(any(implies(one, other) for one in stricter) for other in milder)
 
 
 def _obligations(ruling: Mapping[str, Any]) -> set[str]:

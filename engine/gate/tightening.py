@@ -123,9 +123,9 @@ def _added(path: str, rule: Any, old: Side, new: Side, known: frozenset[bytes]) 
     if _reads(name, _rules(new.modules[path])) or _overlay_is_read(new):
         # A grant that reads the overlay's denials could be given because of one.
         return Change(path, f"{what}, and other rules read it", False)
-    if name == "hold" and not _adds_nobody(_groups_of(rule), new, known):
-        # The groups of several holds come together: a further group may give the keys that another hold asks for.
-        return Change(path, f"{what}, and its groups could give the keys of other holds", False)
+    if name == "hold" and not _high_is_held(new, known):
+        # What the product's floor refuses because nobody holds it would wait for the keys of this hold instead.
+        return Change(path, f"{what}, and without it what is of high risk is refused", False)
     return Change(path, what, True)
 
 
@@ -148,48 +148,12 @@ def _without_name(rule: Any) -> Any:
     return {**rule, "head": {part: value for part, value in rule["head"].items() if part not in ("name", "ref")}}
 
 
-def _groups_of(rule: Any) -> frozenset[str] | None:
-    """The groups that a hold names as fixed texts; None when they are computed."""
-    key = rule["head"]["key"]
-    if key["type"] != "object":
-        return None
-    for name, value in key["value"]:
-        if name.get("value") == "groups":
-            if value["type"] != "array" or any(item["type"] != "string" for item in value["value"]):
-                return None
-            return frozenset(item["value"] for item in value["value"])
-    return None
-
-
-def _adds_nobody(groups: frozenset[str] | None, side: Side, known: frozenset[bytes]) -> bool:
-    """Whether these groups may give the keys of every hold there is anyway, so that nobody is added to any."""
-    if not groups:
-        return False
-    sets = [frozenset(side.data["approver_groups"][tier]) for tier in TIERS]
-    sets += [frozenset(quorum["counts"]) for quorum in side.data.get("quorums", ())]
-    for tree in side.modules.values():
-        aliases = [rule for rule in _rules(tree) if _name(rule) == "tenant"]
-        plain = all(rule_digest(rule) in known for rule in aliases)
-        for rule in _rules(tree):
-            if _name(rule) != "hold" or (rule_digest(rule) in known and _groups_of(rule) is None):
-                continue  # the product's own holds take their groups from the tiers and quorums above
-            own = _groups_of(rule) if "key" in rule["head"] else None
-            if own is not None:
-                sets.append(own)
-            elif not (plain and _is_by_tier(rule)):
-                return False
-    return all(groups <= one for one in sets)
-
-
-def _is_by_tier(rule: Any) -> bool:
-    """Whether a hold's groups are those of a tier in the tenant's data, and `tenant` is no name of its own."""
-    key = rule["head"].get("key", {})
-    for name, value in key["value"] if key.get("type") == "object" else ():
-        if name.get("value") == "groups" and value["type"] == "ref":
-            texts = [part["value"] for part in value["value"]]
-            by_tier = len(texts) == 3 and texts[:2] == ["tenant", "approver_groups"] and texts[2] in TIERS
-            return by_tier and all(term["value"] != "tenant" for term in _bare(rule))
-    return False
+def _high_is_held(side: Side, known: frozenset[bytes]) -> bool:
+    """Whether the product's own rule holds everything of high risk; guard.rego holds what cannot be undone."""
+    rules = _rules(side.modules[BASE])
+    aliases = [rule_digest(rule) in known for rule in rules if _name(rule) == "tenant"]
+    held = [rule for rule in rules if _name(rule) == "hold" and "tier_high" in set(_texts(rule["head"]["key"]))]
+    return bool(aliases) and all(aliases) and any(rule_digest(rule) in known for rule in held)
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -310,20 +274,18 @@ def _groups(before: Any, after: Any, *_: Any) -> Judged:
 
 
 def _hold_switch(before: Any, after: Any, new: Side, known: frozenset[bytes]) -> Judged:
-    """`after_hours_hold`: a further hold, of the group on call."""
-    on = before is False and after is True
-    yield f"{_shown(before)} -> {_shown(after)}", on and _adds_nobody(frozenset(("oncall",)), new, known)
+    """`after_hours_hold`: a further hold."""
+    yield f"{_shown(before)} -> {_shown(after)}", before is False and after is True and _high_is_held(new, known)
 
 
 def _payment_holds(before: Any, after: Any, new: Side, known: frozenset[bytes]) -> Judged:
-    """Lower amounts mean more holds, of the groups of two tiers."""
+    """Lower amounts mean more holds."""
     if after is None:
         yield "payments wait for no keys by amount any more", False
         return
-    for name, tier in (("one_key_above_minor", "med"), ("two_keys_above_minor", "high")):
-        safe = _adds_nobody(frozenset(new.data["approver_groups"][tier]), new, known)
+    for name in ("one_key_above_minor", "two_keys_above_minor"):
         for what, tightens in _lower({name: before[name]} if before else {}, {name: after[name]}):
-            yield what, (tightens or before is None) and safe
+            yield what, (tightens or before is None) and _high_is_held(new, known)
 
 
 def _items_added(before: Any, after: Any, *_: Any) -> Judged:
@@ -338,10 +300,9 @@ def _items_added(before: Any, after: Any, *_: Any) -> Judged:
 
 
 def _quorums(before: Any, after: Any, new: Side, known: frozenset[bytes]) -> Judged:
-    """Each holds; its groups may come to those of other holds."""
+    """Each holds."""
     for what, tightens in _items_added(before, after):
-        safe = all(_adds_nobody(frozenset(quorum["counts"]), new, known) for quorum in after or ())
-        yield what, tightens and safe
+        yield what, tightens and _high_is_held(new, known)
 
 
 _directions: dict[str, Callable[[Any, Any, Side, frozenset[bytes]], Judged]] = {

@@ -84,19 +84,22 @@ class Verdict:
     findings_sha256: str
     purpose: str
     duration_us: int
+    needs: tuple[dict[str, Any], ...] = ()  # where holds ask for different things: what each of them asks for
 
     def to_value(self) -> dict[str, Any]:
-        """The canonical value: every key present."""
+        """The canonical value: every key present, and `needs` where holds ask for different things."""
         value: dict[str, Any] = {name: getattr(self, name) for name in _plain}
         value["counts"] = [[group, count] for group, count in self.counts]
         value["groups"] = list(self.groups)
         value["reasons"] = [{"code": reason.code, "message": reason.message} for reason in self.reasons]
         value["obligations"] = [dict(obligation) for obligation in self.obligations]
+        if self.needs:
+            value["needs"] = [dict(need) for need in self.needs]
         return value
 
 
 _listed = ("counts", "groups", "reasons", "obligations")
-_plain = tuple(name for name in Verdict.__dataclass_fields__ if name not in _listed)
+_plain = tuple(name for name in Verdict.__dataclass_fields__ if name not in (*_listed, "needs"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class Judged:
 
 def verdict_from(value: object) -> Verdict:
     """The verdict that a stored value holds."""
-    if type(value) is not dict or set(value) != {*_plain, *_listed} or value["effect"] not in EFFECTS:
+    if type(value) is not dict or set(value) - {"needs"} != {*_plain, *_listed} or value["effect"] not in EFFECTS:
         raise CallerError("not a verdict", code="not_a_verdict")
     parts: dict[str, Any] = {name: value[name] for name in _plain}
     return Verdict(
@@ -119,6 +122,7 @@ def verdict_from(value: object) -> Verdict:
         groups=tuple(value["groups"]),
         reasons=tuple(Reason(reason["code"], reason["message"]) for reason in value["reasons"]),
         obligations=tuple(dict(obligation) for obligation in value["obligations"]),
+        needs=tuple(dict(need) for need in value.get("needs", ())),
     )
 
 
@@ -204,7 +208,7 @@ def _check_people(ruling: dict[str, Any], question: Question) -> None:
     for group in ruling["groups"]:
         for person in groups[group] - question.people.lineage:
             holders.setdefault(person, []).append(group)
-    if reducer.keys_counted(ruling["keys"], ruling["counts"], ruling["groups"], holders) < ruling["keys"]:
+    if not reducer.is_satisfied(ruling, holders):
         raise PolicyFault(
             "too_few_people", f"{ruling['keys']} keys are needed and the groups do not have that many people for them"
         )
@@ -236,4 +240,5 @@ def _verdict(question: Question, ruling: dict[str, Any], retryable: bool, heard:
         findings_sha256=sha256(heard.findings).hex(),
         purpose=question.purpose,
         duration_us=duration_us,
+        needs=tuple(ruling["needs"]),
     )

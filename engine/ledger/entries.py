@@ -93,7 +93,12 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "key.created": _words("purpose key_id"),
 }
 
+# What a body has only where there is something to say. `needs`: the holds on an action ask for different things, and each
+# must be satisfied on its own.
+OPTIONAL: dict[str, tuple[str, ...]] = {"verdict.given": ("needs",), "approval.asked": ("needs",)}
+
 _body_keys = {kind: frozenset(keys) for kind, keys in CATALOGUE.items()}
+_optional_keys = {kind: frozenset(OPTIONAL.get(kind, ())) for kind in CATALOGUE}
 
 # What a body key holds; a key named in none of these holds text.
 _numbers = frozenset(
@@ -255,7 +260,7 @@ def check_body(kind: Any, body: Any) -> None:
     """Return when the body has exactly the keys of its type and each holds what its name says; raise otherwise."""
     if type(kind) is not str or kind not in CATALOGUE:
         _bad_entry("entry-type", f"{str(kind)[:60]!r} is not in the catalogue of entries")
-    if type(body) is not dict or body.keys() != _body_keys[kind]:
+    if type(body) is not dict or body.keys() - _optional_keys[kind] != _body_keys[kind]:
         given = set(body) if type(body) is dict else set()
         wrong = sorted(str(name) for name in given ^ _body_keys[kind])
         _bad_entry("entry-body", f"{kind}: missing or unknown keys: {', '.join(wrong)}")
@@ -273,6 +278,8 @@ def _holds(name: str, item: Any) -> bool:
         return type(item) is list and all(type(one) is str for one in item)
     if name == "counts":
         return type(item) is list and all(_is_count(one) for one in item)
+    if name == "needs":
+        return type(item) is list and len(item) > 0 and all(_is_need(one) for one in item)
     if name == "lineage":
         return type(item) is list and all(_is_ancestor(one) for one in item)
     if name == "version":
@@ -289,6 +296,11 @@ def _is_count(item: Any) -> bool:
     return (
         type(item) is list and len(item) == 2 and type(item[0]) is str and type(item[1]) is int and 1 <= item[1] <= 99
     )
+
+
+def _is_need(item: Any) -> bool:
+    names = ("counts", "groups", "keys")
+    return type(item) is dict and tuple(sorted(item)) == names and all(_holds(name, item[name]) for name in names)
 
 
 def _is_ancestor(item: Any) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from engine.errors import BrokenLedger
-from engine.gate.reducer import keys_counted, keys_needed
+from engine.gate.reducer import keys_needed, progress
 from engine.ledger.doubts import Doubts
 from engine.ledger.entries import Entry, instant
 from engine.ledger.findings import derive_verdict
@@ -137,7 +137,9 @@ class Story:
         wanted = [digest for digest in (body["input_sha256"], body["findings_sha256"]) if digest]
         if list(entry.commit) != wanted:
             _broken("verdict-commit", "a verdict commits to exactly its input and its findings")
-        derive_verdict(body, proposal, self._documents, self._tenant, self._run)
+        remark = derive_verdict(body, proposal, self._documents, self._tenant, self._run)
+        if remark:
+            self.remarks.append(remark)
         given.append(body)
 
     # --- keys ------------------------------------------------------------------------------------------------------
@@ -148,9 +150,9 @@ class Story:
         if body["approval"] in self.approvals:
             _broken("approval-twice", f"{body['approval']} is asked twice")
         wanted, lasts_max = self._wanted_of(body)
-        for name in ("keys", "groups", "counts"):
-            if body[name] != wanted[name]:
-                _broken("approval-verdict", f"asks for {name} {body[name]!r} where {wanted[name]!r} are needed")
+        for name in ("keys", "groups", "counts", "needs"):
+            if body.get(name) != wanted.get(name):
+                _broken("approval-verdict", f"asks for {name} {body.get(name)!r} where {wanted.get(name)!r} are needed")
         lasts = (instant(body["expires_at"]) - instant(entry.at)).total_seconds()
         if not 0 < lasts <= lasts_max + 1:
             _broken("approval-expiry", f"expires after {lasts:.0f} seconds where {lasts_max:.0f} are allowed")
@@ -202,8 +204,11 @@ class Story:
         if not set(body["groups"]) & set(asked.body["groups"]):
             _broken("key-group", f"{person} is in none of the groups that were asked")
         asked.keys[person] = body
-        needed = keys_needed(asked.body["keys"], dict(asked.body["counts"]))
-        if body["needed"] != needed or not 1 <= body["given"] <= _filled(asked.body, asked, tuple(asked.keys)):
+        least = keys_needed(asked.body["keys"], dict(asked.body["counts"]))
+        given, _ = _progress(asked.body, asked, tuple(asked.keys))
+        # Where holds ask for different things, how many it takes depends on who comes: at least so many.
+        fits = body["needed"] >= least if "needs" in asked.body else body["needed"] == least
+        if not fits or not 1 <= body["given"] <= min(given, body["needed"]):
             _broken("key-count", f"the key of {person} claims to be {body['given']} of {body['needed']}")
 
     def _refused(self, entry: Entry) -> None:
@@ -227,10 +232,9 @@ class Story:
             _broken("forged-key", f"{unknown[0]} is counted for {name} and gave no key")
         if len(set(persons)) != len(persons):
             _broken("two-person", f"one person is counted twice for {name}")
-        needed = keys_needed(wanted["keys"], dict(wanted["counts"]))
-        filled = _filled(wanted, asked, persons)
-        if filled < needed:
-            _broken("two-person", f"{name} needs {needed} keys of different people and has {filled}")
+        given, needed = _progress(wanted, asked, persons)
+        if given < needed:
+            _broken("two-person", f"{name} needs {needed} keys of different people and has {given}")
 
     def _ended(self, entry: Entry) -> None:
         asked = self._approval_of(entry.body)
@@ -470,9 +474,8 @@ class Story:
         _broken("no-verdict", f"promise {promise} has no verdict {n}")
 
 
-def _filled(wanted: dict[str, Any], asked: Asked, persons: tuple[str, ...]) -> int:
-    holders = {person: asked.keys[person]["groups"] for person in persons}
-    return keys_counted(wanted["keys"], dict(wanted["counts"]), wanted["groups"], holders)
+def _progress(wanted: dict[str, Any], asked: Asked, persons: tuple[str, ...]) -> tuple[int, int]:
+    return progress(wanted, {person: asked.keys[person]["groups"] for person in persons})
 
 
 def _broken(code: str, reason: str) -> NoReturn:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.canonical import jcs
-from engine.gate.card import CardRecord, card_digest
+from engine.gate.card import CardRecord, card_digest, demand
 from engine.limits import slack_header_chars_max
 from governance.slack.blocks import (
     Block,
@@ -153,7 +153,8 @@ def needed(record: CardRecord) -> int:
 def requirement(record: CardRecord) -> str:
     """How many keys from how many people."""
     count = needed(record)
-    return "🔑 Needs 1 key" if count == 1 else f"🔑 Needs {count} keys from {count} different people"
+    least = "at least " if len(record.needs) > 1 else ""
+    return f"🔑 Needs {least}1 key" if count == 1 else f"🔑 Needs {least}{count} keys from {count} different people"
 
 
 def reach(record: CardRecord) -> str:
@@ -168,11 +169,20 @@ def reach(record: CardRecord) -> str:
 
 
 def holders(record: CardRecord) -> str:
-    """Who may hold a key."""
+    """Who may hold a key; where rules ask for different people, each rule's own demand is said."""
+    if record.needs:
+        return "Keys: " + "; and ".join(map(demand, record.needs)) + _together(record)
     groups = [one_line(name) for name in record.groups]
     counts = [f"{n} of {one_line(name)}" for name, n in record.counts]
     who = " or ".join(groups) if groups else "anybody who may approve"
     return f"Keys: {who}" + (f"; at least {' and '.join(counts)}" if counts else "")
+
+
+def _together(record: CardRecord) -> str:
+    """One key may meet several demands; those of counted groups take a person each."""
+    if len(record.needs) < 2:
+        return ""
+    return ". Whoever is in several groups meets each of them with one key"
 
 
 def fact_rows(record: CardRecord) -> list[tuple[str, str]]:

@@ -31,7 +31,8 @@ _settled = {
 
 def status(record: CardRecord) -> Block:
     """One line: how far it is, until when, and its name."""
-    count = f"{min(len(record.given), needed(record))} of {needed(record)} {'key' if needed(record) == 1 else 'keys'}"
+    total = max(needed(record), record.wanted)
+    count = f"{min(len(record.given), total)} of {total} {'key' if total == 1 else 'keys'}"
     if record.is_open:
         parts: list[Block | None] = [
             plain(f"⏳ {count}"),
@@ -111,7 +112,7 @@ def fallback(record: CardRecord) -> str:
     target = one_line(record.target.get("id", ""))
     what = summary if not target or target in summary else f"{summary} on {target}"
     if record.is_open:
-        given = f", {len(record.given)} of {needed(record)} keys given" if record.given else ""
+        given = f", {len(record.given)} of {max(needed(record), record.wanted)} keys given" if record.given else ""
         lasting = "irreversible" if record.irreversible and record.kind != "read" else "reversible"
         head = f"Approval {record.name} needs {needed(record)} key{'s' if needed(record) > 1 else ''}{given}"
         text = f"{head} ({_short(record.tier, 8)} risk, {lasting}, until {clock_time(record.expires_at)})"

@@ -34,15 +34,16 @@ def ask(
         )
         case.posts.append(("card", old.asked.id, {}))
     lineage = case.lineage if lineage is None else lineage
-    keys, counts, groups, until = v.keys, dict(v.counts), frozenset(v.groups), expires_at(case.now, v)
+    keys, counts, groups, needs = v.keys, dict(v.counts), frozenset(v.groups), v.needs
+    until = expires_at(case.now, v)
     if v.effect == "allow" and old is not None:
         # Policy wants nobody now, but people agreed to something else: the same requirement, for what would really run.
-        keys, counts, groups = old.asked.keys, dict(old.asked.counts), old.asked.groups
+        keys, counts, groups, needs = old.asked.keys, dict(old.asked.counts), old.asked.groups, old.asked.needs
         until = case.now + (old.asked.expires_at - old.asked.requested_at)
     empty = Asked(
         id=approval, tenant=o.tenant, run=o.run, promise=action.promise, action_digest=action.digest, card_digest=b"", tier=v.tier,
         keys=keys, counts=counts, groups=groups, status="requested", requested_at=case.now, expires_at=until, lineage=lineage,
-        obligations=v.obligations,
+        obligations=v.obligations, needs=needs,
     )  # fmt: skip
     shown = Recorded(
         asked=empty, votes=(), reasons=(), card_rev=1, verdict_n=verdict_n, rev=case.promises[action.promise].rev, action=action, verdict=v,
@@ -72,5 +73,6 @@ def ask(
             "expires_at": empty.expires_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "lineage": [{"person": person, "why": why} for person, why in sorted(lineage.items())],
             "verdict_n": verdict_n, "policy_revision": v.policy_revision,
+            **({"needs": [dict(need) for need in needs]} if needs else {}),
         },
     )  # fmt: skip

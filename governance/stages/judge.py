@@ -309,6 +309,7 @@ class Judge:
                 "expires_in_s": v.expires_in_s, "reasons": [r.code for r in v.reasons], "action_sha256": v.action_sha256,
                 "policy_revision": v.policy_revision, "engine": v.engine, "engine_version": v.engine_version,
                 "input_sha256": v.input_sha256, "findings_sha256": v.findings_sha256,
+                **({"needs": [dict(need) for need in v.needs]} if v.needs else {}),
             },
             commit=(v.input_sha256, v.findings_sha256),
         )  # fmt: skip

@@ -12,6 +12,7 @@ from engine.errors import CallerError
 from engine.gate.action import Action, action_from
 from engine.gate.approval import Asked, Vote
 from engine.gate.card import CardRecord
+from engine.gate.reducer import progress
 from engine.gate.verdict import Reason, Verdict, verdict_from
 from governance.store.people import Profile
 from governance.store.unit import Unit
@@ -62,6 +63,7 @@ def requirement(asked: Asked) -> bytes:
             "groups": sorted(asked.groups),
             "lineage": [[person, why] for person, why in sorted(asked.lineage.items())],
             "obligations": [[[k, v] for k, v in sorted(one.items())] for one in asked.obligations],
+            **({"needs": [dict(need) for need in asked.needs]} if asked.needs else {}),
         }
     )
 
@@ -78,6 +80,7 @@ def _asked(row: Any, tenant: str) -> Asked:
         id=row[0], tenant=tenant, run=row[1], promise=row[2], action_digest=bytes(row[3]), card_digest=bytes(row[4]), tier=row[5],
         keys=row[6], counts=dict(body["counts"]), groups=frozenset(body["groups"]), status=row[8], requested_at=row[9], expires_at=row[10],
         lineage=dict(body["lineage"]), obligations=tuple(dict(one) for one in body["obligations"]),
+        needs=tuple(dict(one) for one in body.get("needs", ())),
     )  # fmt: skip
 
 
@@ -235,7 +238,16 @@ def card_record(found: Recorded, profiles: Mapping[str, Profile], *, console_url
         action_sha256=asked.action_digest.hex(), card_rev=found.card_rev, phase=phase, given=given,
         excluded=tuple((who(person), why) for person, why in sorted(asked.lineage.items())),
         outcome=_outcome(phase, found, reject), console_url=console_url, environment=environment,
+        needs=asked.needs, wanted=_wanted(found, profiles),
     )  # fmt: skip
+
+
+def _wanted(found: Recorded, profiles: Mapping[str, Profile]) -> int:
+    """How many keys it takes with those that are given, by the groups that their holders are in now."""
+    if not found.asked.needs:
+        return 0
+    keys = [vote.person for vote in found.votes if vote.kind == "key" and vote.person in profiles]
+    return progress(found.asked.wanted, {person: profiles[person].groups for person in keys})[1]
 
 
 def _target(action: Action) -> str:

@@ -358,7 +358,9 @@ def _approval(q: Question, known: dict[str, str]) -> shape.ApprovalOut:
     r = q.record
     return shape.ApprovalOut(
         approval=r.approval, status=r.status, run=r.run, workflow=r.workflow, version=r.version, step=r.step, tier=r.tier, keys=q.needed,
-        given=q.given, counts=list(r.counts), groups=list(r.groups), requested_by=r.requested_by, requested_at=_utc(q.requested_at),
+        given=q.given, counts=list(r.counts), groups=list(r.groups),
+        needs=[shape.DemandOut(keys=n["keys"], counts=[(g, c) for g, c in n["counts"]], groups=list(n["groups"])) for n in r.needs],
+        requested_by=r.requested_by, requested_at=_utc(q.requested_at),
         expires_at=_utc(q.expires_at), summary=r.summary, connector=r.connector, operation=r.operation, kind=r.kind,
         reversible=r.reversible, target=dict(r.target), changes=list(r.changes), amount=r.amount, reasons=list(r.reasons),
         policy_revision=r.policy_revision, action_sha256=r.action_sha256, digest16=q.digest16, holders=[p.name for p in q.holders],

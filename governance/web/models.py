@@ -286,8 +286,19 @@ class KeyOut(_Shape):
     reason: str
 
 
+class DemandOut(_Shape):
+    """What one rule asks for by itself: so many keys of these groups, of which so many of each counted group."""
+
+    keys: int
+    counts: list[tuple[str, int]]
+    groups: list[str]
+
+
 class ApprovalOut(_Shape):
-    """One request: the whole action, what is needed, who may hold a key, what was given."""
+    """One request: the whole action, what is needed, who may hold a key, what was given.
+
+    `needs` says more than keys, counts and groups where rules ask for different people: each must be met by itself.
+    """
 
     approval: str
     status: str
@@ -300,6 +311,7 @@ class ApprovalOut(_Shape):
     given: int
     counts: list[tuple[str, int]]
     groups: list[str]
+    needs: list[DemandOut]
     requested_by: str
     requested_at: datetime.datetime
     expires_at: datetime.datetime

@@ -10,7 +10,7 @@ from engine.canonical import jcs, sha256
 from engine.gate import approval as gate
 from engine.gate.action import Action
 from engine.gate.card import CardRecord
-from engine.gate.reducer import keys_counted, keys_needed
+from engine.gate.reducer import keys_needed, progress
 from governance.store import approvals, people, views
 from governance.store.approvals import Recorded
 from governance.store.people import Profile
@@ -108,16 +108,16 @@ def load(unit: Unit, approval: str, me: Profile | None, console_url: str) -> Que
     )
     crowd = {name: people.as_person(p) for name, p in profiles.items()}
     asked, now = found.asked, unit.now()
-    given = sum(1 for vote in found.votes if vote.kind == "key")
+    given, needed = sum(1 for vote in found.votes if vote.kind == "key"), keys_needed(asked.keys, asked.counts)
     if asked.status == "requested":
         # While it waits, only keys that stand at this moment count.
         standing = gate.standing(asked, found.votes, crowd, now)
         fitting = {person: sorted(crowd[person].groups & asked.groups) for person in standing}
-        given = keys_counted(asked.keys, asked.counts, sorted(asked.groups), fitting)
+        given, needed = progress(asked.wanted, fitting)
     yours = _yours(found, crowd, people.as_person(me), now) if me is not None else ""
     return Question(
         record=record, found=found, votes=views.votes(unit, approval), refusals=views.refusals(unit, approval),
-        given=given, needed=keys_needed(asked.keys, asked.counts),
+        given=given, needed=max(given, needed),
         holders=_holders(found, profiles), excluded=_excluded(found, profiles), yours=yours, shown=shown(record),
     )  # fmt: skip
 
@@ -145,6 +145,7 @@ def shown(record: CardRecord) -> str:
         list(record.groups), record.connector, record.operation, sorted(map(list, record.target.items())), list(map(list, record.changes)),
         record.amount, record.why, list(map(list, record.reasons)), record.policy_revision, record.reversible, record.reversal,
         record.workflow, record.version, record.step, record.run, record.requested_by, record.on_behalf_of, record.environment,
+        *([[*need["groups"], need["keys"], list(need["counts"])] for need in record.needs]),
     ]  # fmt: skip
     return sha256(jcs(said)).hex()
 

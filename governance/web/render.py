@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from engine.canonical import sha256
 from engine.catalog.tenancy import LEVELS
+from engine.gate.card import demand
 from governance.web import text
 from governance.web.questions import LINEAGE, REFUSALS
 from governance.web.story import STATES, VIA
@@ -77,6 +78,7 @@ class Pages:
             one_line=text.one_line,
             moment=text.moment,
             badge=badge,
+            demand=demand,
             tier=tier,
             size=text.size,
             instant=datetime.datetime.fromisoformat,

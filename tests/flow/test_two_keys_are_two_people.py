@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
+from typing import Any
 
 import pytest
 
+from engine.canonical import jcs, read_json
+from engine.gate.verdict import Answer as Findings
+from engine.gate.verdict import Policy
 from governance.commands.decide import Answer
 from governance.store.approvals import Recorded
 from tests.kit.world import TEAM, World
@@ -175,3 +180,36 @@ def test_repeated_refusals_are_counted_and_not_dropped(world: World) -> None:
         run=run,
     )
     assert sum(row["n"] for row in counts) == 5
+
+
+class OneMoreHold:
+    """The tenant's policy with a hold of its own beside: somebody of the incident managers."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def evaluate(self, input_bytes: bytes) -> Findings:
+        answer = self._policy.evaluate(input_bytes)
+        findings: Any = read_json(answer.findings)
+        if findings["holds"]:
+            more = {**findings["holds"][0], "code": "managers", "two_person": False, "groups": ["incident-managers"]}
+            findings["holds"].append(more)
+        return dataclasses.replace(answer, findings=jcs(findings))
+
+
+def test_each_hold_is_satisfied_from_its_own_groups(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key of an incident manager opens nothing of the rule that asks for somebody on call, and the record says so."""
+    judge = world.parts.worker._tools.hands.judge
+    real = judge._policy_of
+    monkeypatch.setattr(judge, "_policy_of", lambda tenant, revision: OneMoreHold(real(tenant, revision)))
+    run = world.start()
+    world.until(run, "waiting_approval")
+    found = world.waiting(run)
+    assert [need["groups"] for need in found.asked.needs] == [["incident-managers"], ["oncall"]]
+    assert found.verdict.needs == found.asked.needs
+    first = world.press(found, "bo")
+    assert (first.code, first.given, first.needed) == ("key_given", 1, 2)
+    assert world.case(run).state == "waiting_approval"
+    assert world.press(found, "ana").code == "approved"
+    world.until(run, "waiting_approval")
+    assert len(world.writes("state")) == 1

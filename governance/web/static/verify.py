@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 4e6a5d03d73abc7942c95d24625c592d66fa8c7ef88cd84844c20239f5d096c3
+Digest of the parts: 740d636f4fe1963901a559f8dfea1f021f43f158d7f3e711ba21bb579ffea002
 """
 
 from __future__ import annotations
@@ -621,6 +621,7 @@ ruling_tiers = ("low", "med", "high")
 findings_reasons_max = 50
 findings_obligations_max = 20
 findings_groups_max = 20
+findings_needs_max = 20
 hold_seconds_min = 60
 hold_seconds_max = 604_800
 hold_count_max = 9
@@ -658,7 +659,8 @@ class Unfit(Exception):
 def reduce(findings: object, subject: object) -> dict[str, Any]:
     """The ruling over findings; `subject` is {kind, risk_tier, reversible} of the action. Never raises, never guesses.
 
-    The ruling has effect, deny_kind, fault, tier, keys, counts, groups, two_person, expires_in_s, reasons, obligations.
+    The ruling has effect, deny_kind, fault, tier, keys, counts, groups, needs, two_person, expires_in_s, reasons,
+    obligations.
     """
     try:
         kind, tier, reversible = _subject_facts(subject)
@@ -711,15 +713,68 @@ def source_fault(findings: Mapping[str, Any], request_id: str, action_sha256: st
     return "" if findings["policy"]["revision"] == revision else "revision_mismatch"
 
 
-def keys_counted(
-    keys: int, counts: Mapping[str, int], groups: Collection[str], holders: Mapping[str, Collection[str]]
-) -> int:
-    """How many of the needed keys these people fill: one person fills at most one, each counted group has its own.
+def requirements(wanted: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What must be satisfied, each on its own: every hold's requirement, and the counts of all holds by different people.
 
-    `holders` maps a person to that person's groups. The requirement is met when the answer equals keys_needed().
+    `wanted` has keys, counts, groups and, only where holds ask for different things, needs: a list of the same three.
     """
+    needs = list(wanted.get("needs", ()))
+    if not needs:
+        return [wanted]
+    counts = dict(wanted["counts"])
+    if counts:
+        needs.append({"keys": sum(counts.values()), "counts": counts, "groups": sorted(counts)})
+    return needs
+
+
+def progress(wanted: Mapping[str, Any], holders: Mapping[str, Collection[str]]) -> tuple[int, int]:
+    """How many people's keys count, and how many that makes with those who are still missing at least.
+
+    `holders` maps a person to that person's groups. What is wanted is satisfied when the two are equal.
+    """
+    turned: set[str] = set()
+    missing = 0
+    for one in requirements(wanted):
+        placed = _placed(one, holders)
+        turned |= placed
+        missing = max(missing, _needed(one) - len(placed))
+    return len(turned), len(turned) + missing
+
+
+def is_satisfied(wanted: Mapping[str, Any], holders: Mapping[str, Collection[str]]) -> bool:
+    """Whether these people's keys satisfy every single requirement."""
+    return shortfall(wanted, holders) == 0
+
+
+def shortfall(wanted: Mapping[str, Any], holders: Mapping[str, Collection[str]]) -> int:
+    """How much is missing over all requirements: a key that does not lower it opens nothing."""
+    return sum(_needed(one) - len(_placed(one, holders)) for one in requirements(wanted))
+
+
+def implies(stricter: Mapping[str, Any], milder: Mapping[str, Any]) -> bool:
+    """Whether whoever satisfies one requirement satisfies the other too."""
+    more = dict(stricter["counts"])
+    return (
+        set(stricter["groups"]) <= set(milder["groups"])
+        and _needed(stricter) >= _needed(milder)
+        and all(more.get(group, 0) >= count for group, count in dict(milder["counts"]).items())
+    )
+
+
+def keys_needed(keys: int, counts: Mapping[str, int]) -> int:
+    """How many keys a requirement asks for; nothing that is held is ever free."""
+    return max(1, keys, sum(counts.values()))
+
+
+def _needed(one: Mapping[str, Any]) -> int:
+    return keys_needed(one["keys"], dict(one["counts"]))
+
+
+def _placed(one: Mapping[str, Any], holders: Mapping[str, Collection[str]]) -> set[str]:
+    """The people who fill the places of one requirement: one person fills at most one, each counted group has its own."""
+    counts, groups = dict(one["counts"]), one["groups"]
     slots: list[Collection[str]] = [(group,) for group in sorted(counts) for _ in range(counts[group])]
-    slots += [groups] * (keys_needed(keys, counts) - len(slots))
+    slots += [groups] * (_needed(one) - len(slots))
     fits = {
         person: [n for n, wanted in enumerate(slots) if any(group in wanted for group in theirs)]
         for person, theirs in holders.items()
@@ -737,12 +792,9 @@ def keys_counted(
                 return True
         return False
 
-    return sum(place(person, set()) for person in sorted(fits))
-
-
-def keys_needed(keys: int, counts: Mapping[str, int]) -> int:
-    """How many keys a requirement asks for; nothing that is held is ever free."""
-    return max(1, keys, sum(counts.values()))
+    for person in sorted(fits):
+        place(person, set())
+    return set(filled.values())
 
 
 # --- the reduction ------------------------------------------------------------------------------------------------
@@ -751,13 +803,11 @@ def keys_needed(keys: int, counts: Mapping[str, int]) -> int:
 def _held(parts: dict[str, Any], tier: str, floor: int) -> dict[str, Any]:
     holds = parts["holds"]
     counts: dict[str, int] = {}
-    keys = floor
     for hold in holds:
-        own = hold.get("counts", {})
-        for group, count in own.items():
+        for group, count in hold.get("counts", {}).items():
             counts[group] = max(counts.get(group, 0), count)
-        keys = max(keys, sum(own.values()) if own else 2 if hold["two_person"] else 1)
-    keys = keys_needed(keys, counts)
+    each = [_hold_keys_needed(hold) for hold in holds]
+    keys = keys_needed(max(floor, *each), counts)
     groups = sorted({group for hold in holds for group in hold["groups"]})
     if len(groups) > findings_groups_max:
         _unfit("too_many_groups", f"at most {findings_groups_max} groups hold the keys of one action")
@@ -766,10 +816,33 @@ def _held(parts: dict[str, Any], tier: str, floor: int) -> dict[str, Any]:
     ruling["keys"] = keys
     ruling["counts"] = dict(sorted(counts.items()))
     ruling["groups"] = groups
+    # The floor is met by any hold that asks for as many keys itself; where none does, it lies under each of them.
+    ruling["needs"] = _needs(ruling, holds, floor if floor > max(each) else 1)
     ruling["two_person"] = keys >= 2
     ruling["expires_in_s"] = min(hold["expires_in_s"] for hold in holds)
     ruling["obligations"] = parts["obligations"]
     return ruling
+
+
+def _hold_keys_needed(hold: dict[str, Any]) -> int:
+    return sum(hold["counts"].values()) if "counts" in hold else 2 if hold["two_person"] else 1
+
+
+def _needs(ruling: dict[str, Any], holds: list[dict[str, Any]], least: int) -> list[dict[str, Any]]:
+    """What each hold asks for by itself, without what another one implies; nothing where keys, counts and groups say it all."""
+    own = [
+        {
+            "keys": max(least, _hold_keys_needed(hold)),
+            "counts": [[group, count] for group, count in sorted(hold.get("counts", {}).items())],
+            "groups": sorted(hold["groups"]),
+        }
+        for hold in holds
+    ]
+    distinct = [one for _, one in sorted({str(one): one for one in own}.items())]
+    if len(distinct) > findings_needs_max:
+        _unfit("too_many_needs", f"at most {findings_needs_max} different demands for keys on one action")
+    needs = [one for one in distinct if not any(implies(other, one) for other in distinct if other is not one)]
+    return [] if len(needs) == 1 and implies(needs[0], ruling) and implies(ruling, needs[0]) else needs
 
 
 def _ruling(effect: str, deny_kind: str, fault: str, tier: str, reasons: list[dict[str, str]]) -> dict[str, Any]:
@@ -781,6 +854,7 @@ def _ruling(effect: str, deny_kind: str, fault: str, tier: str, reasons: list[di
         "keys": 0,
         "counts": {},
         "groups": [],
+        "needs": [],
         "two_person": False,
         "expires_in_s": 0,
         "reasons": reasons,
@@ -1350,7 +1424,12 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "key.created": _words("purpose key_id"),
 }
 
+# What a body has only where there is something to say. `needs`: the holds on an action ask for different things, and each
+# must be satisfied on its own.
+OPTIONAL: dict[str, tuple[str, ...]] = {"verdict.given": ("needs",), "approval.asked": ("needs",)}
+
 _body_keys = {kind: frozenset(keys) for kind, keys in CATALOGUE.items()}
+_optional_keys = {kind: frozenset(OPTIONAL.get(kind, ())) for kind in CATALOGUE}
 
 # What a body key holds; a key named in none of these holds text.
 _numbers = frozenset(
@@ -1512,7 +1591,7 @@ def check_body(kind: Any, body: Any) -> None:
     """Return when the body has exactly the keys of its type and each holds what its name says; raise otherwise."""
     if type(kind) is not str or kind not in CATALOGUE:
         _bad_entry("entry-type", f"{str(kind)[:60]!r} is not in the catalogue of entries")
-    if type(body) is not dict or body.keys() != _body_keys[kind]:
+    if type(body) is not dict or body.keys() - _optional_keys[kind] != _body_keys[kind]:
         given = set(body) if type(body) is dict else set()
         wrong = sorted(str(name) for name in given ^ _body_keys[kind])
         _bad_entry("entry-body", f"{kind}: missing or unknown keys: {', '.join(wrong)}")
@@ -1530,6 +1609,8 @@ def _holds(name: str, item: Any) -> bool:
         return type(item) is list and all(type(one) is str for one in item)
     if name == "counts":
         return type(item) is list and all(_is_count(one) for one in item)
+    if name == "needs":
+        return type(item) is list and len(item) > 0 and all(_is_need(one) for one in item)
     if name == "lineage":
         return type(item) is list and all(_is_ancestor(one) for one in item)
     if name == "version":
@@ -1546,6 +1627,11 @@ def _is_count(item: Any) -> bool:
     return (
         type(item) is list and len(item) == 2 and type(item[0]) is str and type(item[1]) is int and 1 <= item[1] <= 99
     )
+
+
+def _is_need(item: Any) -> bool:
+    names = ("counts", "groups", "keys")
+    return type(item) is dict and tuple(sorted(item)) == names and all(_holds(name, item[name]) for name in names)
 
 
 def _is_ancestor(item: Any) -> bool:
@@ -2685,12 +2771,16 @@ def _doubt_broken(code: str, reason: str) -> NoReturn:
 
 def derive_verdict(
     body: dict[str, Any], proposal: dict[str, Any], documents: Mapping[str, bytes], tenant: str, run: str
-) -> None:
-    """The recorded findings must give the recorded verdict; doubt may only have become a denial."""
+) -> str:
+    """The recorded findings must give the recorded verdict; doubt may only have become a denial. Returns a remark, or "".
+
+    Before holds kept their own groups a verdict said nothing of `needs`, and the groups of all holds came together. Such
+    a verdict is held to what was in force then, and the remark says so.
+    """
     if body["effect"] not in ("allow", "deny", "needs_approval"):
         _finding_broken("verdict-effect", f"{body['effect'][:40]!r} is no effect")
     if body["effect"] == "deny" and body["deny_kind"] == "fault":
-        return
+        return ""
     document = _judged_document(documents, body["input_sha256"], "input")
     findings = _judged_document(documents, body["findings_sha256"], "findings")
     try:
@@ -2725,6 +2815,14 @@ def derive_verdict(
             _finding_broken(
                 "verdict-derived", f"the recorded findings give {name} {value!r}, the verdict says {body[name]!r}"
             )
+    if "needs" in body and body["needs"] != ruling["needs"]:
+        _finding_broken("verdict-derived", f"the recorded findings give needs {ruling['needs']!r}, the verdict others")
+    if ruling["needs"] and "needs" not in body:
+        return (
+            f"verdict {body['n']} of promise {body['promise']} is from before holds kept their own groups: "
+            "a key from any of the groups could satisfy each of them"
+        )
+    return ""
 
 
 def _judged_document(documents: Mapping[str, bytes], digest: str, what: str) -> Any:
@@ -2868,7 +2966,9 @@ class Story:
         wanted = [digest for digest in (body["input_sha256"], body["findings_sha256"]) if digest]
         if list(entry.commit) != wanted:
             _broken("verdict-commit", "a verdict commits to exactly its input and its findings")
-        derive_verdict(body, proposal, self._documents, self._tenant, self._run)
+        remark = derive_verdict(body, proposal, self._documents, self._tenant, self._run)
+        if remark:
+            self.remarks.append(remark)
         given.append(body)
 
     # --- keys ------------------------------------------------------------------------------------------------------
@@ -2879,9 +2979,9 @@ class Story:
         if body["approval"] in self.approvals:
             _broken("approval-twice", f"{body['approval']} is asked twice")
         wanted, lasts_max = self._wanted_of(body)
-        for name in ("keys", "groups", "counts"):
-            if body[name] != wanted[name]:
-                _broken("approval-verdict", f"asks for {name} {body[name]!r} where {wanted[name]!r} are needed")
+        for name in ("keys", "groups", "counts", "needs"):
+            if body.get(name) != wanted.get(name):
+                _broken("approval-verdict", f"asks for {name} {body.get(name)!r} where {wanted.get(name)!r} are needed")
         lasts = (instant(body["expires_at"]) - instant(entry.at)).total_seconds()
         if not 0 < lasts <= lasts_max + 1:
             _broken("approval-expiry", f"expires after {lasts:.0f} seconds where {lasts_max:.0f} are allowed")
@@ -2933,8 +3033,11 @@ class Story:
         if not set(body["groups"]) & set(asked.body["groups"]):
             _broken("key-group", f"{person} is in none of the groups that were asked")
         asked.keys[person] = body
-        needed = keys_needed(asked.body["keys"], dict(asked.body["counts"]))
-        if body["needed"] != needed or not 1 <= body["given"] <= _filled(asked.body, asked, tuple(asked.keys)):
+        least = keys_needed(asked.body["keys"], dict(asked.body["counts"]))
+        given, _ = _progress(asked.body, asked, tuple(asked.keys))
+        # Where holds ask for different things, how many it takes depends on who comes: at least so many.
+        fits = body["needed"] >= least if "needs" in asked.body else body["needed"] == least
+        if not fits or not 1 <= body["given"] <= min(given, body["needed"]):
             _broken("key-count", f"the key of {person} claims to be {body['given']} of {body['needed']}")
 
     def _refused(self, entry: Entry) -> None:
@@ -2958,10 +3061,9 @@ class Story:
             _broken("forged-key", f"{unknown[0]} is counted for {name} and gave no key")
         if len(set(persons)) != len(persons):
             _broken("two-person", f"one person is counted twice for {name}")
-        needed = keys_needed(wanted["keys"], dict(wanted["counts"]))
-        filled = _filled(wanted, asked, persons)
-        if filled < needed:
-            _broken("two-person", f"{name} needs {needed} keys of different people and has {filled}")
+        given, needed = _progress(wanted, asked, persons)
+        if given < needed:
+            _broken("two-person", f"{name} needs {needed} keys of different people and has {given}")
 
     def _ended(self, entry: Entry) -> None:
         asked = self._approval_of(entry.body)
@@ -3201,9 +3303,8 @@ class Story:
         _broken("no-verdict", f"promise {promise} has no verdict {n}")
 
 
-def _filled(wanted: dict[str, Any], asked: Asked, persons: tuple[str, ...]) -> int:
-    holders = {person: asked.keys[person]["groups"] for person in persons}
-    return keys_counted(wanted["keys"], dict(wanted["counts"]), wanted["groups"], holders)
+def _progress(wanted: dict[str, Any], asked: Asked, persons: tuple[str, ...]) -> tuple[int, int]:
+    return progress(wanted, {person: asked.keys[person]["groups"] for person in persons})
 
 
 def _broken(code: str, reason: str) -> NoReturn:

@@ -97,6 +97,32 @@ def test_two_people_turn_their_keys() -> None:
     assert press(asked(), (key(ANA),), BO) == Counted("approved", 2, 2)
 
 
+DEMANDS = (
+    {"keys": 1, "counts": [], "groups": ["incident-managers"]},
+    {"keys": 1, "counts": [], "groups": ["oncall"]},
+)
+
+
+def test_each_hold_is_satisfied_by_itself() -> None:
+    """One of each group: two people of one group are not enough, and who is in both is."""
+    ask = asked(keys=1, needs=DEMANDS)
+    assert press(ask, (), ANA) == Counted("requested", 1, 2)
+    said = refused("not_approver", ask, (key(ANA),), LI)
+    assert said == "A key from your groups is already there. Still needed: @incident-managers."
+    assert press(ask, (key(ANA),), BO) == Counted("approved", 2, 2)
+    assert press(ask, (), CY) == Counted("approved", 1, 1)
+    assert not satisfied(ask, (key(ANA),), PEOPLE, NOON)
+
+
+def test_a_recheck_with_a_further_hold_asks_again() -> None:
+    """What the keys gave was enough; what policy wants now is one of each group."""
+    ask, both = asked(keys=1), rechecked(two_person=False, groups=["oncall"])
+    narrower = replace(both, needs=DEMANDS, groups=("incident-managers", "oncall"))
+    assert stands(ask, both, (key(ANA),), PEOPLE, NOON)
+    assert not stands(ask, narrower, (key(ANA),), PEOPLE, NOON)
+    assert stands(ask, narrower, (key(CY),), PEOPLE, NOON)
+
+
 def test_the_same_person_cannot_turn_both_keys() -> None:
     """Nor may the second press of one person count as anything."""
     said = refused("same_person", asked(), (key(ANA),), ANA)

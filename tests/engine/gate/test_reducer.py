@@ -15,7 +15,7 @@ from tests.engine.gate.kit import findings, hold
 
 LOW_WRITE = {"kind": "write", "risk_tier": "low", "reversible": True}
 KEYS = {
-    "effect", "deny_kind", "fault", "tier", "keys", "counts", "groups", "two_person", "expires_in_s", "reasons",
+    "effect", "deny_kind", "fault", "tier", "keys", "counts", "groups", "needs", "two_person", "expires_in_s", "reasons",
     "obligations",
 }  # fmt: skip
 DENIAL = {"code": "freeze", "message": "a freeze is active"}
@@ -302,12 +302,13 @@ def test_a_person_fills_one_place_and_only_one_that_is_theirs(
     keys: int, counts: dict[str, int], holders: dict[str, list[str]]
 ) -> None:
     """The count equals the best assignment that a brute-force search finds."""
-    wanted = reducer.keys_needed(keys, counts)
-    filled = reducer.keys_counted(keys, counts, ["finance", "oncall"], holders)
-    assert filled <= min(wanted, len(holders))
+    wanted = {"keys": keys, "counts": counts, "groups": ["finance", "oncall"]}
+    filled, needed = reducer.progress(wanted, holders)
+    assert needed == reducer.keys_needed(keys, counts)
+    assert filled <= min(needed, len(holders))
     assert filled == _best(
         [[g] for g in sorted(counts) for _ in range(counts[g])]
-        + [["finance", "oncall"]] * (wanted - sum(counts.values())),
+        + [["finance", "oncall"]] * (needed - sum(counts.values())),
         holders,
     )
 
@@ -323,6 +324,93 @@ def _best(slots: list[list[str]], holders: dict[str, list[str]]) -> int:
         if best == len(slots):
             break
     return best
+
+
+def test_each_hold_keeps_its_own_groups() -> None:
+    """Two managers, and besides somebody on call: two on call are not enough, whoever is both meets both."""
+    ruling = reducer.reduce(
+        findings(holds=[hold(groups=["managers"]), hold(code="b", two_person=False, groups=["oncall"])]), LOW_WRITE
+    )
+    assert ruling["needs"] == [
+        {"keys": 1, "counts": [], "groups": ["oncall"]},
+        {"keys": 2, "counts": [], "groups": ["managers"]},
+    ]
+    assert (ruling["keys"], ruling["groups"]) == (2, ["managers", "oncall"])
+    for holders, said in (
+        ({}, (0, 2)),
+        ({"a": ["oncall"], "b": ["oncall"]}, (1, 3)),
+        ({"a": ["managers"], "b": ["managers"]}, (2, 3)),
+        ({"a": ["managers"], "b": ["oncall"]}, (2, 3)),
+        ({"a": ["managers"], "b": ["managers", "oncall"]}, (2, 2)),
+        ({"a": ["managers"], "b": ["managers"], "c": ["oncall"]}, (3, 3)),
+    ):
+        assert reducer.progress(ruling, holders) == said, holders
+        assert reducer.is_satisfied(ruling, holders) == (said[0] == said[1])
+
+
+def test_counts_of_several_holds_take_different_people() -> None:
+    """One of finance for one rule and one of security for another are two people, as in one quorum."""
+    ruling = reducer.reduce(
+        findings(
+            holds=[
+                hold(groups=["finance"], counts={"finance": 1}, two_person=False),
+                hold(code="b", groups=["security"], counts={"security": 1}, two_person=False),
+            ]
+        ),
+        LOW_WRITE,
+    )
+    assert ruling["keys"] == 2
+    assert not reducer.is_satisfied(ruling, {"a": ["finance", "security"]})
+    assert reducer.is_satisfied(ruling, {"a": ["finance", "security"], "b": ["finance"]})
+
+
+def test_what_another_hold_implies_is_not_asked_for_twice() -> None:
+    """Two of managers are also one of managers or on call; holds that say the same are one."""
+    wider, own = hold(code="b", two_person=False, groups=["managers", "oncall"]), hold(groups=["managers"])
+    ruling = reducer.reduce(findings(holds=[wider, own, hold(code="c", groups=["managers"])]), LOW_WRITE)
+    assert ruling["needs"] == [{"keys": 2, "counts": [], "groups": ["managers"]}]
+    assert reducer.reduce(findings(holds=[own, hold(code="c", groups=["managers"])]), LOW_WRITE)["needs"] == []
+
+
+def test_too_many_different_demands_are_a_doubt() -> None:
+    """Nobody could read such a card."""
+    names = [f"g{n}" for n in range(7)]
+    pairs = [[one, other] for one in names for other in names if one < other][:21]
+    ruling = reducer.reduce(findings(holds=[hold(groups=pair) for pair in pairs]), LOW_WRITE)
+    assert (ruling["effect"], ruling["fault"]) == ("deny", "too_many_needs")
+
+
+@given(holds, holds, subjects, people)
+def test_a_further_hold_never_lets_anybody_else_decide(
+    held: list[Any], more: list[Any], about: dict[str, Any], holders: dict[str, list[str]]
+) -> None:
+    """Whoever may release an action under more holds may release it under fewer, and each hold is satisfied by itself."""
+    # The product's own rule holds what cannot be undone with as many keys as the floor asks for.
+    floor = [hold(code="irreversible", groups=["oncall", "finance"])]
+    fewer = reducer.reduce(findings(holds=floor + held), about)
+    both = reducer.reduce(findings(holds=floor + held + more), about)
+    if "needs_approval" not in (fewer["effect"], both["effect"]) or both["effect"] == "deny":
+        return
+    assert fewer["effect"] == "needs_approval"
+    if reducer.is_satisfied(both, holders):
+        assert reducer.is_satisfied(fewer, holders)
+        for one in floor + held + more:
+            alone = reducer.reduce(findings(holds=[one]), {"kind": "message", "risk_tier": "low", "reversible": True})
+            assert reducer.is_satisfied(alone, holders)
+    given_now, needed = reducer.progress(both, holders)
+    assert (given_now == needed) == reducer.is_satisfied(both, holders) == (reducer.shortfall(both, holders) == 0)
+    assert needed >= both["keys"] or given_now >= both["keys"]
+
+
+@given(st.lists(holds, min_size=2, max_size=2), people)
+def test_what_implies_is_satisfied_by_fewer(pair: list[Any], holders: dict[str, list[str]]) -> None:
+    """`implies` compares requirements; satisfying the stricter satisfies the milder."""
+    rulings = [reducer.reduce(findings(holds=held), LOW_WRITE) for held in pair if held]
+    wanted = [one for ruling in rulings if ruling["groups"] for one in reducer.requirements(ruling)]
+    for one in wanted:
+        for other in wanted:
+            if reducer.implies(one, other) and reducer.is_satisfied({**one, "needs": []}, holders):
+                assert reducer.is_satisfied({**other, "needs": []}, holders)
 
 
 def test_an_answer_to_something_else_is_named() -> None:

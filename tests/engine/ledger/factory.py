@@ -178,6 +178,7 @@ class Synthetic:
         body = {"promise": action.promise, "n": n, "purpose": purpose, "retryable": False}
         body |= {name: ruling[name] for name in ("effect", "deny_kind", "tier", "keys", "groups", "expires_in_s")}
         body |= {"counts": [list(pair) for pair in sorted(ruling["counts"].items())]}
+        body |= {"needs": ruling["needs"]} if ruling["needs"] else {}
         body |= {"reasons": [reason["code"] for reason in ruling["reasons"]], "action_sha256": action.digest.hex()}
         body |= {"policy_revision": REVISION, "engine": "opa", "engine_version": "1.20.2"}
         body |= {"input_sha256": sha256(question.input_bytes).hex(), "findings_sha256": sha256(raw).hex()}
@@ -189,7 +190,9 @@ class Synthetic:
         verdict = self.verdicts[action.promise][-1]
         body = {"approval": approval, "promise": action.promise, "card_sha256": hashed(approval)}
         body |= {
-            name: verdict[name] for name in ("action_sha256", "tier", "keys", "counts", "groups", "policy_revision")
+            name: verdict[name]
+            for name in ("action_sha256", "tier", "keys", "counts", "groups", "needs", "policy_revision")
+            if name in verdict
         }
         body |= {"verdict_n": verdict["n"], "lineage": [{"person": one, "why": "requester"} for one in self.lineage]}
         expires = self.now + timedelta(seconds=verdict["expires_in_s"])

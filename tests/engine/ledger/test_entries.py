@@ -157,6 +157,19 @@ def test_every_type_of_the_catalogue_knows_what_its_keys_hold() -> None:
                 check_body(kind, {name: item for name, item in body.items() if name != key})
 
 
+def test_what_may_be_left_out_still_holds_what_its_name_says() -> None:
+    """`needs` is there only where holds ask for different things, and is never empty then."""
+    need = {"keys": 1, "counts": [["ops-eu", 1]], "groups": ["ops-eu"]}
+    for kind in ("verdict.given", "approval.asked"):
+        body = {key: sample(key) for key in CATALOGUE[kind]}
+        check_body(kind, {**body, "needs": [need]})
+        for wrong in ([], None, need, [{**need, "more": 1}], [{**need, "keys": "1"}], [{**need, "counts": {"a": 1}}]):
+            with pytest.raises(BrokenLedger):
+                check_body(kind, {**body, "needs": wrong})
+    with pytest.raises(BrokenLedger):
+        check_body("key.given", {**{key: sample(key) for key in CATALOGUE["key.given"]}, "needs": [need]})
+
+
 def test_a_digest_is_64_hex_digits_or_empty() -> None:
     body = {"sha256": "", "person": "per_1"}
     check_body("evidence.downloaded", body)

@@ -80,6 +80,15 @@ TIGHTER: dict[str, dict[str, Any]] = {
     "a weekly window": {
         "data": {"weekly_freezes": [*TENANT["weekly_freezes"], {"code": "w", "weekdays": [1], "from_minute": 1, "until_minute": 9}]},
     },
+    # Each hold keeps its own groups, so a further one adds to what is asked whoever it names.
+    "another quorum": {"data": {"quorums": [QUORUM, {**QUORUM, "code": "q", "counts": {"interns": 1}}]}},
+    "a hold of others": {"overlay": hold('["interns"]')},
+    "a hold whose groups are computed": {"overlay": hold("tenant.connectors")},
+    "a hold beside one that computes its groups": {
+        "old": hold('[g | some g in ["bosses"]; g != "counts"]'), "overlay": hold('["oncall"]'),
+    },
+    "the hold after hours": {"data": {"after_hours_hold": True}, "was": {"after_hours_hold": False}},
+    "lower amounts": {"data": {"payment_holds": {"one_key_above_minor": 1, "two_keys_above_minor": 2}}},
 }  # fmt: skip
 LOOSER_ONES: dict[str, dict[str, Any]] = {
     "a cap": {"data": {"caps": {**CAPS, "max_amount_minor": 50_001}}},
@@ -94,16 +103,15 @@ LOOSER_ONES: dict[str, dict[str, Any]] = {
     "a window moved": {"data": {"weekly_freezes": [{**TENANT["weekly_freezes"][0], "from_minute": 1021}]}},
     "a quorum gone": {"data": {"quorums": []}},
     "a quorum with other groups": {"data": {"quorums": [{**QUORUM, "counts": {"finance": 2}}]}},
-    "a quorum whose groups could sign for others": {
-        "data": {"quorums": [QUORUM, {**QUORUM, "code": "q", "counts": {"interns": 1}}]},
-    },
     "no hold after hours": {"data": {"after_hours_hold": False}},
     "a part of the data nobody knows": {"data": {"more": 1}},
     "a denial in base": {"base": deny('input.action.kind == "delete"')},
     "a grant": {"base": '\ngrant contains {"code": "g", "message": "m"} if {\n\tinput.action.kind == "write"\n}\n'},
     "a helper of a rule that is there": {"base": '\nis_change if input.action.kind == "message"\n'},
-    "a hold whose group could sign for others": {"overlay": hold('["interns"]')},
-    "a hold whose groups are computed": {"overlay": hold("tenant.connectors")},
+    "a hold where nothing else holds what is of high risk": {
+        "base": "\n\ntenant := {} if {\n\tinput.action.connector == \"bank\"\n}\n",
+        "overlay": hold('["interns"]'),
+    },
     "a denial that a grant reads": {
         "overlay": deny('input.action.kind == "delete"'),
         "base": '\ngrant contains {"code": "g", "message": "m"} if {\n\tcount(data.twokeys.overlay.deny) > 1\n}\n',
@@ -123,16 +131,6 @@ LOOSER_ONES: dict[str, dict[str, Any]] = {
     "a rule named like a local name": {
         "old": '\ndeny contains {"code": "x", "message": "m"} if {\n\tinput.action.fields[i].classification == "sensitive"\n}\n',
         "overlay": "\ni := 99\n",
-    },
-    "a hold beside one that computes its groups": {
-        "old": hold('[g | some g in ["bosses"]; g != "counts"]'),
-        "overlay": hold('["oncall"]', 'input.action.kind == "read"'),
-        "was": {"quorums": []},
-    },
-    "a hold beside one that has a tenant of its own": {
-        "old": hold("tenant.approver_groups.high", 'some tenant in [{"approver_groups": {"high": ["bosses"]}}]'),
-        "overlay": hold('["oncall"]', 'input.action.kind == "read"'),
-        "was": {"quorums": []},
     },
     "a hold that a denial waits for": {
         "old": deny("count(data.twokeys.overlay.hold) == 0"),
@@ -157,27 +155,23 @@ def test_a_change_that_may_loosen_is_never_called_tighter(reader: Reader, name: 
     assert not changed(reader, **LOOSER_ONES[name]).only_tightens
 
 
-def test_a_hold_of_people_who_may_sign_anyway_tightens(reader: Reader) -> None:
-    """Without a quorum whose groups are others; with one the groups would come together."""
-    assert changed(reader, was={"quorums": []}, overlay=hold('["oncall"]')).only_tightens
-    by_tier = hold("tenant.approver_groups.high", 'input.action.kind == "delete"')
-    assert changed(reader, was={"quorums": []}, old=by_tier, overlay=hold('["oncall"]')).only_tightens
-    on = {"after_hours_hold": True}
-    assert changed(reader, on, was={"quorums": [], "after_hours_hold": False}).only_tightens
-    assert not changed(reader, on, was={"after_hours_hold": False}).only_tightens
-    assert not changed(reader, overlay=hold('["oncall"]')).only_tightens
-
-
-@pytest.mark.parametrize("tiers", [["oncall"], ["incident-managers", "oncall"]])
-def test_a_lower_amount_tightens_where_the_tiers_have_the_same_people(reader: Reader, tiers: list[str]) -> None:
-    """One key from the medium tier adds nobody when that tier may sign everywhere; two of high could pass it by."""
-    was = {"quorums": [], "approver_groups": {"low": tiers, "med": tiers, "high": ["incident-managers", "oncall"]}}
-    holds = TENANT["payment_holds"]
-    one = changed(reader, {"payment_holds": {**holds, "one_key_above_minor": 1}}, was=was)
-    two = changed(reader, {"payment_holds": {**holds, "two_keys_above_minor": 20_000}}, was=was)
-    more = changed(reader, {"payment_holds": {**holds, "one_key_above_minor": 10_001}}, was=was)
-    # The hold after hours names the group on call alone, so a larger tier could sign in its stead.
-    assert (one.only_tightens, two.only_tightens, more.only_tightens) == (tiers == ["oncall"], False, False)
+def test_a_hold_is_no_tightening_where_it_lifts_what_the_floor_refuses(reader: Reader) -> None:
+    """High risk that no rule holds is refused; any hold beside it would let people release it."""
+    unheld = SOURCE.modules[BASE].replace('input.action.risk_tier == "high"', 'input.action.risk_tier == "none"')
+    known = shipped_rules(trees(reader))
+    files = {**SOURCE.modules, BASE: unheld}
+    sides = []
+    for more in ("", hold('["interns"]', 'input.action.risk_tier == "high"')):
+        read = reader.read({**files, OVERLAY: files[OVERLAY] + more})
+        sides.append(Side({path: module.tree for path, module in read.modules.items()}, TENANT))
+    assert not compare(sides[0], sides[1], known).only_tightens
+    for data in (
+        {"after_hours_hold": True},
+        {"quorums": [QUORUM, {**QUORUM, "code": "q"}]},
+        {"payment_holds": {"one_key_above_minor": 1, "two_keys_above_minor": 2}},
+    ):
+        before = Side(sides[0].modules, {**TENANT, "after_hours_hold": False})
+        assert not compare(before, Side(before.modules, {**before.data, **data}), known).only_tightens
 
 
 def test_one_person_is_enough_only_where_nothing_at_all_was_looser(reader: Reader) -> None:

@@ -383,3 +383,17 @@ def test_the_heaviest_surroundings_of_a_card_that_is_not_cut_leave_room_for_the_
     assert not card.cut
     surroundings = [block for block in card.blocks if block["block_id"] not in BODY_IDS]
     assert len(json.dumps(surroundings)) + body.body_chars_max <= 13_000
+
+
+def test_a_card_says_what_each_rule_asks_for() -> None:
+    """Two holds with groups of their own; the count grows when the key that came does not meet both."""
+    needs = (
+        {"keys": 1, "counts": [], "groups": ["oncall"]},
+        {"keys": 2, "counts": [["it", 1]], "groups": ["it", "managers"]},
+    )
+    shown = record(keys=2, counts=(("it", 1),), groups=("it", "managers", "oncall"), needs=needs)
+    assert "Needs at least 2 keys from 2 different people" in said(shown, "tk_needs")
+    holders = "Keys: 1 of oncall; and 2 of it or managers, at least 1 of it. Whoever is in several groups"
+    assert holders in said(shown, "tk_holders")
+    given_keys = (("Olga", "10:00", ""), ("Paul", "10:01", ""))
+    assert "2 of 3 keys" in said(dataclasses.replace(shown, given=given_keys, wanted=3), "tk_status")
