@@ -330,7 +330,7 @@ class Parts:
 
     @cached_property
     def delivery(self) -> Delivery:
-        return Delivery(self.database, self.sender, record_of=self.records.of, render=self.records.render)
+        return Delivery(self.database, self.sender, self.records)
 
     @cached_property
     def worker(self) -> Worker:

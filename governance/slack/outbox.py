@@ -91,12 +91,19 @@ def web_call(job: Job) -> tuple[str, dict[str, Any]]:
     }
 
 
-def instead(job: Job, sent: Sent) -> Job | None:
-    """What to send when this job was refused for good (slack.md cases 24, 26 and 27); None when there is nothing else."""
+def instead(job: Job, sent: Sent, channel: str) -> Job | None:
+    """What to send when this job was refused for good (slack.md cases 24, 26 and 27); None when there is nothing else.
+
+    `channel` is where new cards go: one whose message is gone, or its whole channel, is posted there once more.
+    """
     if sent.kind != "rejected":
         return None
-    if job["kind"] == "card" and job.get("ts") and sent.error == "message_not_found":
-        return {**job, "ts": "", "msg_id": ""}
+    if (
+        job["kind"] == "card"
+        and job.get("ts")
+        and sent.error in ("message_not_found", "channel_not_found", "is_archived")
+    ):
+        return {**job, "ts": "", "msg_id": "", "channel": channel}
     if job["kind"] == "card" and job.get("ts") and sent.error in ("cant_update_message", "edit_window_closed"):
         text = {"kind": "reply", "tenant": job["tenant"], "channel": job["channel"], "thread_ts": job["ts"]}
         return {**text, "text": _unescaped(job["text"])}

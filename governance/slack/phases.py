@@ -39,7 +39,7 @@ def status(record: CardRecord) -> Block:
             deadline("expires", record.expires_epoch, clock_time(record.expires_at)),
         ]
     else:
-        sign, word, _ = _phase(record)
+        sign, word, _ = settled(record)
         parts = [plain(f"{sign} {word}"), plain(f"🔑 {count}")]
     return context("tk_status", [*parts, plain(record.name)])
 
@@ -78,7 +78,7 @@ def keys_given(record: CardRecord) -> list[Block]:
 
 def outcome(record: CardRecord) -> Block:
     """How it ended, in the place of the buttons."""
-    sign, word, note = _phase(record)
+    sign, word, note = settled(record)
     said = _short(record.outcome, 600, _outcome_weight_max)
     names = " and ".join(one_line(name) for name, _, _ in record.given[:_keys_shown_max])
     approvers = _short(names, 200, _approvers_weight_max)
@@ -117,7 +117,7 @@ def fallback(record: CardRecord) -> str:
         head = f"Approval {record.name} needs {needed(record)} key{'s' if needed(record) > 1 else ''}{given}"
         text = f"{head} ({_short(record.tier, 8)} risk, {lasting}, until {clock_time(record.expires_at)})"
     else:
-        _, word, note = _phase(record)
+        _, word, note = settled(record)
         text = f"Approval {record.name}: {word.lower()}. {note}".strip()
     tail = f"requested by {_short(record.requested_by, 60)}"
     said = f" {one_line(record.outcome)}" if record.outcome.strip() and not record.is_open else ""
@@ -131,7 +131,8 @@ def clock_time(at: str) -> str:
     return f"{day} {rest[:5]} UTC" if len(day) == 10 and len(rest) >= 5 else text or "–"
 
 
-def _phase(record: CardRecord) -> tuple[str, str, str]:
+def settled(record: CardRecord) -> tuple[str, str, str]:
+    """Sign, word and note of a phase in which nobody is asked."""
     return _settled.get(record.phase, ("•", _short(record.phase, 20), ""))
 
 

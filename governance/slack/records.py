@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from engine.errors import CallerError
 from engine.gate.card import CardRecord
+from governance.slack import copies
 from governance.slack.cards import Card, render
 from governance.slack.doubts import card as doubt_card
 from governance.slack.tasks import card as task_card
@@ -77,6 +78,10 @@ class Records:
             return self.doubt(tenant, doubt)
         except CallerError:
             return None
+
+    def render_copy(self, record: CardRecord) -> Card:
+        """The question as it goes to one person when its channel cannot be reached."""
+        return copies.render(record, self.deployment, self.button_mac)
 
     def render(self, record: Record) -> Card:
         """The Slack card of a record."""

@@ -9,7 +9,7 @@ from engine.journal.promises import Timer
 from engine.kernel import Fired, Signalled
 from engine.ledger.entries import Fact
 from governance import log
-from governance.store import approvals, cases, doubts, entries, mending, refusals, tasks
+from governance.store import approvals, cards, cases, doubts, entries, mending, refusals, tasks
 from governance.store.dispatch import Dispatch
 from governance.store.unit import Database, Unit
 
@@ -50,6 +50,8 @@ class Tick:
                 self._time_up(unit, ref)
             elif kind == "timer":
                 self._fire(unit, ref)
+            elif kind == "cards":
+                cards.heal(unit)
             elif kind == "refusals":
                 self._tell_refusals(unit, ref)
             unit.run(

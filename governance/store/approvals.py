@@ -170,25 +170,6 @@ def waiting(unit: Unit) -> list[str]:
     return [row[0] for row in rows]
 
 
-def card_place(unit: Unit, approval: str) -> tuple[str, str, int, int] | None:
-    """(channel, ts, wanted, rendered) of the posted card."""
-    row = unit.one(
-        "select channel, ts, wanted, rendered from card where tenant = :tenant and approval = :approval",
-        approval=approval,
-    )
-    return None if row is None else (row[0], row[1], row[2], row[3])
-
-
-def card_posted(unit: Unit, approval: str, channel: str, ts: str, rendered: int, blocks_sha256: str) -> None:
-    """Where the card is now and what it shows."""
-    unit.run(
-        "update card set channel = :channel, ts = :ts, rendered = greatest(rendered, :rendered), blocks_sha256 = :blocks where "
-        "tenant = :tenant and "
-        "approval = :approval",
-        approval=approval, channel=channel, ts=ts, rendered=rendered, blocks=blocks_sha256,
-    )  # fmt: skip
-
-
 _running = {
     "running": "running",
     "succeeded": "done",

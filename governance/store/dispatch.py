@@ -85,12 +85,24 @@ select count(*) filter (where ready) as work_ready,
 """)
 
 _due = sa.text("select tenant, kind, ref from due where at <= statement_timestamp() order by at limit :n")
-_posts = sa.text(
-    "with picked as (select tenant, id from outbox_due where eligible_at <= statement_timestamp() "
-    "order by eligible_at, id limit :n for update skip locked) "
-    "update outbox_due o set eligible_at = clock_timestamp() + make_interval(secs => :hold) "
-    "from picked p where o.tenant = p.tenant and o.id = p.id returning o.tenant, o.id"
-)
+# A few of each tenant that has something to send, so that a long queue of one keeps nobody else waiting.
+_posts = sa.text("""
+with recursive has as (
+  (select tenant from outbox_due order by tenant limit 1)
+  union all
+  select (select o.tenant from outbox_due o where o.tenant > has.tenant order by o.tenant limit 1) from has
+   where has.tenant is not null),
+next as (
+  select d.tenant, d.id, d.eligible_at, row_number() over (partition by d.tenant order by d.eligible_at, d.id) as turn
+    from has cross join lateral (
+      select o.tenant, o.id, o.eligible_at from outbox_due o
+       where o.tenant = has.tenant and o.eligible_at <= statement_timestamp() order by o.eligible_at, o.id limit :each) d),
+picked as (
+  select o.tenant, o.id from next n join outbox_due o on o.tenant = n.tenant and o.id = n.id
+   where o.eligible_at <= statement_timestamp() order by n.turn, n.eligible_at limit :n for update of o skip locked)
+update outbox_due o set eligible_at = clock_timestamp() + make_interval(secs => :hold)
+  from picked p where o.tenant = p.tenant and o.id = p.id returning o.tenant, o.id
+""")
 
 
 class Dispatch:
@@ -143,10 +155,10 @@ class Dispatch:
             rows = connection.execute(_due, {"n": n}).all()
         return [(row[0], row[1], row[2]) for row in rows]
 
-    def posts(self, n: int, hold_seconds: float) -> Sequence[tuple[str, int]]:
-        """(tenant, id) of outbox rows to send now, held for this sender until the hold runs out."""
+    def posts(self, n: int, each: int, hold_seconds: float) -> Sequence[tuple[str, int]]:
+        """(tenant, id) of at most n outbox rows to send now and `each` of a tenant, held for this sender until the hold runs out."""
         with self._database.across("tk_dispatch") as connection:
-            rows = connection.execute(_posts, {"n": n, "hold": hold_seconds}).all()
+            rows = connection.execute(_posts, {"n": n, "each": each, "hold": hold_seconds}).all()
         return sorted((row[0], int(row[1])) for row in rows)
 
     def tenants(self) -> Sequence[str]:

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from governance.commands.decide import Answer
+from governance.slack.records import Records
 from tests.kit.world import World
 
 
@@ -24,6 +25,7 @@ def send(world: World, rounds: int = 1) -> None:
     for _ in range(rounds):
         with world.parts.database.unit(world.tenant) as unit:
             unit.run("update outbox_due set eligible_at = clock_timestamp() where tenant = :tenant")
+            unit.run("update pace set free_at = clock_timestamp() - interval '1 minute' where tenant = :tenant")
         world.parts.delivery.step()
 
 
@@ -97,15 +99,15 @@ def test_a_card_that_is_refused_takes_its_replies_along(world: World, monkeypatc
 def test_a_card_that_cannot_be_rendered_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [asked(world, ref) for ref in ("a", "b")]
     poisoned, healthy = (world.waiting(run).asked.id for run in runs)
-    delivery, record_of = world.parts.delivery, world.parts.delivery._record_of
+    record_of = Records.of
 
-    def broken(tenant: str, approval: str) -> Any:
+    def broken(records: Records, tenant: str, approval: str) -> Any:
         if approval == poisoned:
             raise RuntimeError("it cannot be rendered")
-        return record_of(tenant, approval)
+        return record_of(records, tenant, approval)
 
     with monkeypatch.context() as patch:
-        patch.setattr(delivery, "_record_of", broken)
+        patch.setattr(Records, "of", broken)
         send(world)
         (left,) = queue(world)
         assert (left["ref"], left["state"], left["last_error"]) == (poisoned, "ready", "it cannot be rendered")

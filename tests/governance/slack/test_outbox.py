@@ -236,7 +236,7 @@ def test_every_error_class_of_the_sdk_is_classified(monkeypatch: pytest.MonkeyPa
 
 def test_a_card_that_was_deleted_is_posted_anew() -> None:
     old = {**card(), "ts": "1.2"}
-    new = instead(old, Sent("rejected", error="message_not_found"))
+    new = instead(old, Sent("rejected", error="message_not_found"), "C0NOW")
     assert new
     assert (new["ts"], new["blocks"]) == ("", old["blocks"])
     assert web_call(new)[0] == "chat.postMessage"
@@ -244,7 +244,7 @@ def test_a_card_that_was_deleted_is_posted_anew() -> None:
 
 @pytest.mark.parametrize("code", ["cant_update_message", "edit_window_closed"])
 def test_a_card_that_cannot_be_edited_gets_a_reply(code: str) -> None:
-    reply = instead({**card(), "ts": "1.2"}, Sent("rejected", error=code))
+    reply = instead({**card(), "ts": "1.2"}, Sent("rejected", error=code), "C0NOW")
     assert reply
     method, arguments = web_call(reply)
     assert (method, arguments["thread_ts"]) == ("chat.postMessage", "1.2")
@@ -252,7 +252,7 @@ def test_a_card_that_cannot_be_edited_gets_a_reply(code: str) -> None:
 
 @pytest.mark.parametrize("code", ["user_not_in_channel", "channel_not_found", "not_in_channel"])
 def test_a_note_that_cannot_be_shown_in_the_channel_is_sent_to_the_person(code: str) -> None:
-    note = instead(job("ephemeral"), Sent("rejected", error=code))
+    note = instead(job("ephemeral"), Sent("rejected", error=code), "C0NOW")
     assert note
     assert web_call(note)[1]["channel"] == "U0ALICE"
 
@@ -267,7 +267,7 @@ def test_a_note_that_cannot_be_shown_in_the_channel_is_sent_to_the_person(code: 
     ],
 )
 def test_nothing_else_is_sent_otherwise(given: dict[str, Any], sent: Sent) -> None:
-    assert instead(given, sent) is None
+    assert instead(given, sent, "C0NOW") is None
 
 
 # --- where it may go ------------------------------------------------------------------------------------------------
