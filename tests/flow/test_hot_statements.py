@@ -174,9 +174,9 @@ QUEUES = {
     "next": (str(dispatch._claim), {"owner": "w", "n": 16, "ttl": 30, "seals": False}, {"work_next", "work_leased", "work_pkey"}),
     "seals": (str(dispatch._claim_seals), {"owner": "w", "n": 1, "ttl": 30, "seals": True}, {"work_seals", "work_leased", "work_pkey"}),
     "clocks": (str(dispatch._due), {"n": 100}, {"due_at"}),
-    "posts": (str(dispatch._posts), {"n": 10, "hold": 30}, {"outbox_due_at", "outbox_due_pkey"}),
+    "posts": (str(dispatch._posts), {"n": 10, "each": 4, "hold": 30}, {"outbox_due_tenant", "outbox_due_pkey", "outbox_due_at"}),
 }  # fmt: skip
-BY_TIME = {"work_asleep", "work_leased", "work_seals", "due_at", "outbox_due_at"}
+BY_TIME = {"work_asleep", "work_leased", "work_seals", "due_at", "outbox_due_at", "outbox_due_tenant"}
 CROWD = """
 insert into work (tenant, run, item, stage, workspace, workflow, state, rank, turn, owner, lease_until, eligible_at)
   select 't' || n % 50, 'r' || n, '', case when n % 10 = 0 then 'seal' else 'judge' end, 'main', 'w' || n % 3,
