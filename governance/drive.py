@@ -54,6 +54,7 @@ class Hands:
     seal: Seal
     card_body: asking.CardBody
     console_url: Callable[[str], str]
+    lag: Callable[[str], str]  # why a tenant's log is too far behind for a new effect; empty when it is not
     pace: Callable[[Action], float]  # seconds until the outside system may be called; 0: now, and this call is counted
 
 
@@ -278,6 +279,9 @@ class Drive:
         case.now = max(case.now, self._db_now())
         ruling = self._tools.hands.judge.record(case, self.around, opinion, found, self.lease.faults)
         if ruling is None:
+            return self._go_on()
+        if isinstance(ruling, Go) and (why := self._tools.hands.lag(self.lease.tenant)):
+            self._tools.hands.judge.lagging(case, promise, why, self.lease.faults)
             return self._go_on()
         if isinstance(ruling, Go) and (seconds := self._tools.hands.pace(ruling.action)) > 0:
             target = f"{ruling.action.connector} {ruling.action.target.instance}"

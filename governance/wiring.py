@@ -35,7 +35,9 @@ from governance.connectors.registry import Registry
 from governance.connectors.shipped import shipped as shipped_connectors
 from governance.connectors.slack import Posted
 from governance.drive import Hands
+from governance.evidence.budget import Budget
 from governance.evidence.fsck import Fsck
+from governance.evidence.publish import Publisher
 from governance.evidence.sequence import Log, trust_text
 from governance.evidence.vault import Vault
 from governance.evidence.witnesses import Address, Witnesses, addresses
@@ -321,8 +323,18 @@ class Parts:
     def log(self) -> Log:
         return Log(
             self.database, deployment=self.settings.deployment, signer=lambda tenant: self.secrets.signer(tenant, "log"),
-            may_sign=self.witnesses.may_sign,
+            may_sign=lambda tenant: self.publisher.may_sign(tenant) and self.witnesses.may_sign(tenant),
         )  # fmt: skip
+
+    @cached_property
+    def publisher(self) -> Publisher:
+        quick = {"every": 0.0, "partial": 0.0} if self.settings.env == "test" else {}
+        return Publisher(self.database, self.vault, retain_days=self.settings.retain_days, **quick)
+
+    @cached_property
+    def budget(self) -> Budget:
+        """How far the log may be behind before no new effect begins."""
+        return Budget(self.database, witnessed=bool(self.witnesses_named))
 
     @cached_property
     def fsck(self) -> Fsck:
@@ -336,7 +348,7 @@ class Parts:
     def worker(self) -> Worker:
         hands = Hands(
             judge=self._judge, turns=self.turns, children=self.children, execute=self.execute, seal=self.seal, card_body=body_bytes,
-            console_url=self.records.console_url, pace=lambda action: self.reach.pace(self.registry.calls_per_min, action),
+            console_url=self.records.console_url, pace=lambda action: self.reach.pace(self.registry.calls_per_min, action), lag=self.budget.excess,
         )  # fmt: skip
         name = f"{self.process}-{clock.random_hex(4)}"
         return Worker(
@@ -415,6 +427,7 @@ class Parts:
         self.vault.check()
         tasks = (
             ("log", 0.1, self.log.step),
+            ("publish", 0.5, self.publisher.step),
             ("witnesses", 0.5, self.witnesses.step),
             ("tick", 1.0, Tick(self.database).step),
             ("outbox", 0.1, self.delivery.step),

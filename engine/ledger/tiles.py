@@ -48,6 +48,11 @@ class Tiles:
         """The proof that the tree of the first `old` leaves is a prefix of the whole."""
         return consistency_path(old, self.size, self._node)
 
+    def tile(self, level: int, n: int) -> tuple[bytes, ...]:
+        """The hashes of one tile, as many as it has in a log of this size."""
+        tile = self._tile(level, n)
+        return tuple(tile.node(0, at) for at in range(tile.size))
+
     def _checked(self, size: int | None) -> int:
         size = self.size if size is None else size
         if not 0 <= size <= self.size:

@@ -30,13 +30,14 @@ class Log:
         signer: Callable[[str], Signer],
         may_sign: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """`may_sign` says whether the witnesses know nothing that speaks against going on with a tenant's log."""
+        """`may_sign` says whether bucket and witnesses know nothing that speaks against going on with a tenant's log."""
         self._database = database
         self._dispatch = Dispatch(database)
         self._sequencer = Sequencer(database)
         self._deployment = deployment
         self._signer = signer
         self._may_sign = may_sign
+        self._signed: dict[str, int] = {}  # the largest size that this process signed
 
     def step(self) -> int:
         """One round over all tenants; how many entries got their position."""
@@ -60,6 +61,12 @@ class Log:
         fixed = self._sequencer.fix_checkpoint(tenant)
         if fixed is None:
             return
+        if fixed.size < self._signed.get(tenant, 0):
+            raise BrokenLedger(
+                f"this process signed {self._signed[tenant]} entries of {tenant} and the database has {fixed.size}: "
+                "it was restored from a backup beneath it",
+                code="log_behind",
+            )
         with self._database.unit(tenant, statement_seconds=30) as unit:
             before = entries.signed_before(unit, fixed.size)
             if before is not None and before.frontier.root != before.root:
@@ -75,6 +82,7 @@ class Log:
             signer = self._signer(tenant)
             note = sign_note(Checkpoint(origin, fixed.size, fixed.root).text, origin, signer.public, signer.sign)
             entries.sign_checkpoint(unit, fixed.size, note)
+        self._signed[tenant] = fixed.size
 
 
 def trust_text(database: Database, deployment: str, tenant: str, witnesses: tuple[str, ...] = ()) -> str:

@@ -1,7 +1,7 @@
-"""Write-once storage of bundles in S3: conditional, checksummed and locked puts, and reads of exactly one version.
+"""Write-once storage in S3: conditional, checksummed and locked puts, and reads of exactly one version.
 
-The home of boto3. A key names the digest of its content (`<tenant>/<run>/<sha256>.zip`), so that a version is always
-checked against its own name.
+The home of boto3. The key of a bundle names the digest of its content (`<tenant>/<run>/<sha256>.zip`), so that a version is
+always checked against its own name; the key of a part of a log (`<tenant>/log/...`) names the one place that its bytes have.
 """
 
 from __future__ import annotations
@@ -83,14 +83,49 @@ class Vault:
 
     def put(self, key: str, data: bytes, retain_until: datetime.datetime) -> str:
         """Store once under the lock; the version it got, also when a repeat finds its own bytes there."""
+        _check_name(key, hashlib.sha256(data).digest())
+        return self._store(key, data, retain_until, "application/zip")
+
+    def keep(self, key: str, data: bytes, retain_until: datetime.datetime | None) -> str:
+        """Store what has one place and one content, under the lock or, without a date, without one; a repeat finds itself."""
+        return self._store(key, data, retain_until, "application/octet-stream")
+
+    def first(self, key: str) -> bytes | None:
+        """The oldest version of this key, whatever was put or marked as deleted over it since; None when there is none."""
+        try:
+            listed = self._versions(key)
+            if not listed:
+                return None
+            answer = self._client.get_object(Bucket=self.bucket, Key=key, VersionId=listed[-1]["VersionId"])
+            data: bytes = answer["Body"].read()
+        except (ClientError, BotoCoreError) as error:
+            raise self._foreign(error, f"{key} cannot be read") from error
+        return data
+
+    def later(self, prefix: str, after: str) -> list[str]:
+        """The next keys below this prefix behind this one, in order, those marked as deleted included."""
+        try:
+            answer = self._client.list_object_versions(
+                Bucket=self.bucket, Prefix=prefix, KeyMarker=after, MaxKeys=versions_max
+            )
+        except (ClientError, BotoCoreError) as error:
+            raise self._foreign(error, f"{prefix} cannot be listed") from error
+        listed = [*answer.get("Versions", ()), *answer.get("DeleteMarkers", ())]
+        return sorted({str(one["Key"]) for one in listed if str(one["Key"]) > after})
+
+    def _versions(self, key: str) -> list[Any]:
+        """The stored versions of one key, the newest first."""
+        answer = self._client.list_object_versions(Bucket=self.bucket, Prefix=key, MaxKeys=versions_max)
+        return [one for one in answer.get("Versions", ()) if one["Key"] == key]
+
+    def _store(self, key: str, data: bytes, retain_until: datetime.datetime | None, kind: str) -> str:
         digest = hashlib.sha256(data).digest()
-        _check_name(key, digest)
         failure: Exception | None = None
         for attempt in range(attempts_max):
             if attempt:
                 sleep(pause_seconds * attempt)
             try:
-                version = self._put_once(key, data, digest, retain_until)
+                version = self._put_once(key, data, digest, retain_until, kind)
             except (ClientError, BotoCoreError) as error:
                 code = _code(error)
                 if code in _refusals:
@@ -100,7 +135,7 @@ class Vault:
                 if not version and code in ("PreconditionFailed", "412"):
                     raise self._refusal(
                         "vault_conflict",
-                        f"{key} holds other bytes than its name says",
+                        f"{key} holds other bytes than its name stands for",
                         "treat the bucket as tampered with",
                     ) from error
                 failure = error
@@ -124,16 +159,16 @@ class Vault:
         """Give the connections back."""
         self._client.close()
 
-    def _put_once(self, key: str, data: bytes, digest: bytes, retain_until: datetime.datetime) -> str:
+    def _put_once(self, key: str, data: bytes, digest: bytes, retain_until: datetime.datetime | None, kind: str) -> str:
+        lock = {} if retain_until is None else {"ObjectLockMode": self.mode, "ObjectLockRetainUntilDate": retain_until}
         answer = self._client.put_object(
             Bucket=self.bucket,
             Key=key,
             Body=data,
             IfNoneMatch="*",
             ChecksumSHA256=base64.b64encode(digest).decode("ascii"),
-            ObjectLockMode=self.mode,
-            ObjectLockRetainUntilDate=retain_until,
-            ContentType="application/zip",
+            ContentType=kind,
+            **lock,
         )
         version = answer.get("VersionId", "")
         if type(version) is not str or not version:
@@ -143,8 +178,7 @@ class Vault:
     def _find(self, key: str, digest: bytes, size: int) -> str:
         """The version of this key that holds exactly these bytes, the oldest first; empty when there is none."""
         try:
-            answer = self._client.list_object_versions(Bucket=self.bucket, Prefix=key, MaxKeys=versions_max)
-            listed = [one for one in answer.get("Versions", ()) if one["Key"] == key and one["Size"] == size]
+            listed = [one for one in self._versions(key) if one["Size"] == size]
             for one in reversed(listed):
                 stored = self._client.get_object(Bucket=self.bucket, Key=key, VersionId=one["VersionId"])
                 if hashlib.sha256(stored["Body"].read()).digest() == digest:
@@ -154,7 +188,9 @@ class Vault:
                 raise self._foreign(error, f"{key} cannot be looked for") from error
         return ""
 
-    def _check_stored(self, key: str, version: str, digest: bytes, size: int, retain_until: datetime.datetime) -> None:
+    def _check_stored(
+        self, key: str, version: str, digest: bytes, size: int, retain_until: datetime.datetime | None
+    ) -> None:
         """Believe the stored version, not the answer to the put: its checksum, its size and its lock."""
         try:
             head = self._client.head_object(Bucket=self.bucket, Key=key, VersionId=version, ChecksumMode="ENABLED")
@@ -166,6 +202,8 @@ class Vault:
                 "vault_mismatch", f"gives back other bytes for {key}", "treat the bucket as tampered with"
             )
         until = head.get("ObjectLockRetainUntilDate")
+        if retain_until is None:
+            return
         if head.get("ObjectLockMode") not in (self.mode, "COMPLIANCE") or until is None or until < retain_until:
             raise self._refusal(
                 "vault_unlocked", f"keeps {key} without the lock that was asked for", _refusals["InvalidRequest"]

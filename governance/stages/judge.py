@@ -319,6 +319,10 @@ class Judge:
         """The outside system takes no more calls for so many seconds: the effect waits and uses no attempt."""
         self._stuck(case, promise, "calls_per_min", f"{target} is given no more calls a minute", True, faults, seconds)
 
+    def lagging(self, case: Case, promise: str, why: str, faults: int) -> None:
+        """What happens is ahead of its evidence: no further effect until the log has caught up."""
+        self._stuck(case, promise, "log_lag", why, True, faults)
+
     def _stuck(
         self, case: Case, promise: str, code: str, text: str, retryable: bool, faults: int, at_least: float = 0.0
     ) -> None:

@@ -13,7 +13,7 @@ from engine.ledger.entries import Fact, read_entry
 from engine.ledger.tree import leaf_hash, verify_inclusion
 from governance import log
 from governance.keys import Signer
-from governance.store import cosigned, entries, evidence, templates, trees
+from governance.store import cosigned, entries, evidence, published, templates, trees
 from governance.store.dispatch import Lease
 from governance.store.unit import Database, Unit
 
@@ -84,8 +84,9 @@ class Seal:
             covering = (
                 self._covering(unit, placed[-1][0] + 1, closed[2]) if closed and len(placed) == closed[0] else None
             )
-            if covering is None:
-                # The sequencer has not come by yet: the log covers every entry before a bundle is made.
+            if covering is None or published.size(unit) < covering.size:
+                # The log covers every entry before a bundle is made, and the bucket knows of that log at least as much as
+                # the bundle: a database that is restored from a backup behind a bundle is behind the bucket too.
                 self._wait(unit, lease, 0.2)
                 return False
             evidence.freeze(unit, lease.run, covering.size)

@@ -274,12 +274,12 @@ def test_a_bucket_that_takes_nothing_holds_no_run_and_loses_no_evidence(
 ) -> None:
     """The bundle stays in the database with what the operator has to read, and is stored when there is room again."""
     world, proxy = full_bucket
-    name = world.apply(notes("sealed", "only"))
-    proxy.refuse = status
-    run = world.start(name, value={"sys_id": INCIDENT})
+    run = world.start(world.apply(notes("sealed", "only")), value={"sys_id": INCIDENT})
     world.until(run, "succeeded")
     while world.parts.log.step():
         pass
+    assert world.parts.publisher.step() >= 1
+    proxy.refuse = status
     world.hurry()
     world.drain()
     assert proxy.refused >= 1
@@ -299,8 +299,13 @@ def test_an_upload_whose_answer_was_cut_off_is_stored_once(full_bucket: tuple[Wo
     """Key by content and a conditional put: the repeat finds its own bytes."""
     world, proxy = full_bucket
     name = world.apply(notes("sealed", "only"))
-    proxy.cut = 0.5
     runs = [world.start(name, value={"sys_id": INCIDENT}, ref=str(n)) for n in range(2)]
+    for run in runs:
+        world.until(run, "succeeded")
+    while world.parts.log.step():
+        pass
+    world.parts.publisher.step()
+    proxy.cut = 0.5
     until(lambda: world.drain() >= 0 and settled(world) and all(world.seal(run) for run in runs), 60)
     assert proxy.cuts >= 1, f"TWOKEYS_TEST_SEED={SEED}: nothing was cut"
     proxy.cut = 0.0

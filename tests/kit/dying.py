@@ -35,7 +35,7 @@ from tests.kit import stories
 from tests.kit.replaying import ReplayedCommits
 from tests.kit.servicenow import ServiceNow
 from tests.kit.slack import SlackSink
-from tests.kit.world import World
+from tests.kit.world import World, without_bucket
 
 WRITING = re.compile(
     r"\b(commit_facts\w*|insert into \w+|update (?!skip|nowait|of\b)\w+ |delete from \w+)", re.IGNORECASE
@@ -193,7 +193,7 @@ def _parts(settings: Settings, order: dict[str, Any], warm: Parts) -> Parts:
     parts = Parts(settings, "dying", directory, ReplayedCommits())
     parts.__dict__.update(policies=warm.policies, vault=warm.vault)
     if not order.get("seals", True):
-        parts.worker._seals = lambda: 0  # type: ignore[method-assign]  # there is no bucket here: nothing is sealed
+        without_bucket(parts)
     return parts
 
 

@@ -18,7 +18,7 @@ from governance.wiring import Parts
 from tests.kit.servers import Bucket
 from tests.kit.servicenow import ServiceNow
 from tests.kit.slack import SlackSink
-from tests.kit.world import settings_for, settle, vault_of
+from tests.kit.world import settings_for, settle, vault_of, without_bucket
 
 
 def insist(order: Callable[[], Any], faults: list[TwokeysError]) -> Any:
@@ -49,7 +49,7 @@ class Mortal:
         self.parts = Parts(self.settings, "mortal", directory)
         stack.callback(self.parts.close)
         if bucket is None:
-            self.parts.worker._seals = lambda: 0  # type: ignore[method-assign]  # nowhere to seal to
+            without_bucket(self.parts)
         self.world = settle(self.parts, slack, servicenow)
 
     def kill(self) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy.engine import make_url
 
 from governance import clock
 from governance.wiring import Parts
-from tests.kit.world import World
+from tests.kit.world import World, without_bucket
 
 SEED = os.environ.get("TWOKEYS_TEST_SEED") or clock.random_hex(4)
 
@@ -146,7 +146,7 @@ def through(parts: Parts, world: World, tmp_path: Path) -> Iterator[tuple[World,
         settings = parts.settings.model_copy(update={"database_url": proxied})
         # Without the replay of each commit: its thirty statements would be cut more often than the commit itself.
         made = Parts(settings, "proxied", tmp_path)
-        made.worker._seals = lambda: 0  # type: ignore[method-assign]  # there is no bucket here: nothing is sealed
+        without_bucket(made)
         yield replace(world, parts=made), proxy
         proxy.cut, proxy.down = 0.0, False
         made.close()

@@ -114,6 +114,7 @@ def play(world: World, story: Story, ref: str, *, quietly: Callable[[], Any] = n
         world.drain()
         while world.parts.log.step():
             pass
+        world.parts.publisher.step()
         while world.parts.delivery.step():
             pass
         tick.step()

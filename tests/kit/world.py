@@ -116,6 +116,7 @@ class World:
         for _ in range(50):
             while self.parts.log.step():
                 pass
+            self.parts.publisher.step()
             self.hurry()
             self.drain()
             found = self.row(
@@ -266,6 +267,13 @@ def vault_of(bucket: Bucket) -> dict[str, Any]:
     }
 
 
+def without_bucket(parts: Parts) -> None:
+    """There is no bucket here: nothing is sealed, nothing is published, and nothing speaks against signing or going on."""
+    parts.budget.excess = lambda _: ""  # type: ignore[method-assign]
+    parts.worker._seals = lambda: 0  # type: ignore[method-assign]
+    parts.publisher.may_sign = lambda _: True  # type: ignore[method-assign]
+
+
 def settle(parts: Parts, slack: SlackSink, servicenow: ServiceNow, *, tenant: str = "") -> World:
     """A new tenant with everybody in it."""
     world = World(parts, tenant or f"t{clock.random_hex(4)}", slack, servicenow)
@@ -307,7 +315,7 @@ def parts(
     """One installation of this test module: its own database, no bucket."""
     directory = tmp_path_factory.mktemp("parts")
     made = Parts(settings_for(database, slack_sink.api_base), "test", directory, ReplayedCommits())
-    made.worker._seals = lambda: 0  # type: ignore[method-assign]  # there is no bucket here: nothing is sealed
+    without_bucket(made)
     yield made
     made.close()
 
