@@ -348,7 +348,8 @@ class Parts:
     def worker(self) -> Worker:
         hands = Hands(
             judge=self._judge, turns=self.turns, children=self.children, execute=self.execute, seal=self.seal, card_body=body_bytes,
-            console_url=self.records.console_url, pace=lambda action: self.reach.pace(self.registry.calls_per_min, action), lag=self.budget.excess,
+            console_url=self.records.console_url, pace=lambda action: self.reach.pace(self.registry.calls_per_min, action),
+            lag=self.budget.excess,
         )  # fmt: skip
         name = f"{self.process}-{clock.random_hex(4)}"
         return Worker(
