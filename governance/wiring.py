@@ -367,6 +367,7 @@ class Parts:
             WebSeams(
                 database=self.database, route=self.dispatch.route, start=self.start, propose=self.propose, decide=self.decide,
                 answers=self.answers, cancel=self.cancel, resolve=self.resolve, retry=self.retry, publish=self.publish,
+                caps=self.caps, admit=self.admit,
                 unseal=self.secrets.unseal, verify=self.secrets.verify,
                 fetch=lambda key, version: self.vault.get(key, version),
                 trust=self.trust,

@@ -85,6 +85,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "person.deactivated": _words("person"),
     "group.changed": _words("group person change"),
     "tenant.created": _words("tenant"),
+    "workspace.added": _words("workspace"),
     "caps.changed": _words("scope name max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight"),
     "policy.activated": _words("revision bundle_sha256"),
     "policy.drafted": _words("draft n base_revision draft_sha256"),

@@ -31,13 +31,14 @@ def group() -> None:
 @click.option("--currency", default="", help="EUR, USD, ...")
 @click.option("--key", required=True, help="A reference of your own: the same one again never does anything twice.")
 @click.option("--on-behalf-of", default="", metavar="PERSON", help="Whom you act for; they hold no key for it.")
+@click.option("--workspace", default="main", show_default=True, help="Where it belongs: its caps and its share.")
 @click.option(
     "--wait", type=click.IntRange(0, 86_400), default=0, show_default=True, metavar="SECONDS", help="Wait for its end."
 )
 @frame.output
 def propose(
     operation: str, tenant: str, token: str, target: str, fields: tuple[str, ...], risk: str | None, amount: int | None, currency: str,
-    key: str, on_behalf_of: str, wait: int, form: str,
+    key: str, on_behalf_of: str, workspace: str, wait: int, form: str,
 ) -> int:  # fmt: skip
     """Propose an action; 0 when it is done or still waits, 1 when it ended otherwise."""
     from engine.errors import CallerError
@@ -49,7 +50,9 @@ def propose(
         raise CallerError("is CONNECTOR.OPERATION", field="operation", next_step="for example servicenow.update")
     seat = frame.seat(tenant, token, person=True)
     proposal = Proposal(connector, name, target, dict(map(_field, fields)), risk or "", amount, currency)
-    begun = seat.parts.propose.propose(seat.tenant, seat.person, proposal, check_ident(key, "--key"), on_behalf_of)
+    begun = seat.parts.propose.propose(
+        seat.tenant, seat.person, proposal, check_ident(key, "--key"), on_behalf_of, workspace
+    )
     return _show(seat, begun.run, wait, form)
 
 

@@ -25,8 +25,9 @@ def runs() -> None:
 @frame.asking
 @click.option("--input", "given", default="{}", metavar="JSON|@FILE|-", help="The input: JSON, @file or - for stdin.")
 @click.option("--ref", default="", help="A reference of your own: the same one again finds the same run.")
+@click.option("--workspace", default="main", show_default=True, help="Where it belongs: its caps and its share.")
 @frame.output
-def start(workflow: str, tenant: str, token: str, given: str, ref: str, form: str) -> None:
+def start(workflow: str, tenant: str, token: str, given: str, ref: str, workspace: str, form: str) -> None:
     """Start a run of a published workflow."""
     from engine.errors import CallerError
 
@@ -34,7 +35,7 @@ def start(workflow: str, tenant: str, token: str, given: str, ref: str, form: st
     if type(value) is not dict:
         raise CallerError("is not a JSON object", field="--input", next_step="give one JSON object")
     seat = frame.seat(tenant, token, person=True)
-    begun = seat.parts.start.by_hand(seat.tenant, seat.person, workflow, value, ref)
+    begun = seat.parts.start.by_hand(seat.tenant, seat.person, workflow, value, ref, workspace)
     frame.show_one(form, {"run": begun.run, "new": begun.new})
 
 

@@ -53,13 +53,23 @@ def connect(
 @click.option("--workflow", required=True, help="The workflow that it starts.")
 @click.option("--as", "person", required=True, help="The service principal that it starts runs as.")
 @click.option("--owner", required=True, help="Who answers for it, and so never holds a key for its runs.")
+@click.option("--workspace", default="main", show_default=True, help="Where its runs belong.")
 @click.option("--secret-file", required=True, metavar="FILE", help="Its signing secret in a file, or - for stdin.")
-def source(source: str, tenant: str, kind: str, workflow: str, person: str, owner: str, secret_file: str) -> None:
+def source(
+    source: str, tenant: str, kind: str, workflow: str, person: str, owner: str, workspace: str, secret_file: str
+) -> None:
     """Name a signed webhook source and who answers for it."""
     seat = frame.seat(tenant, "", person=False)
     secret = _secret(secret_file)
     seat.parts.admit.source(
-        seat.tenant, source, kind=kind, secret=secret, workflow=workflow, person=person, owner=owner
+        seat.tenant,
+        source,
+        kind=kind,
+        secret=secret,
+        workflow=workflow,
+        person=person,
+        owner=owner,
+        workspace=workspace,
     )
     frame.say(
         f"{source} starts {workflow} at {seat.parts.settings.public_url.rstrip('/')}/hooks/{seat.tenant}/{source}"
@@ -78,6 +88,33 @@ def slack(tenant: str, team: str, channel: str, bot_user: str, token_file: str) 
     app, token = seat.parts.settings.slack_app_id, _secret(token_file)
     seat.parts.admit.slack(seat.tenant, team=team, app_id=app, bot_user=bot_user, token=token, channel=channel)
     frame.say(f"cards of {seat.tenant} go to {channel} in {team}; link people with `twokeys person link`")
+
+
+@group.command("workspace")
+@click.argument("workspace")
+@frame.asking
+@click.option("--name", default="", help="What people call it.")
+@frame.output
+def workspace(workspace: str, tenant: str, token: str, name: str, form: str) -> None:
+    """Add a workspace: a part of the tenant whose runs have caps and turns of their own."""
+    seat = frame.seat(tenant, token, person=False)
+    seat.parts.admit.workspace(seat.tenant, seat.actor, workspace, name)
+    frame.show_one(form, {"tenant": seat.tenant, "workspace": workspace})
+    frame.say("next: `twokeys tenant caps --workspace`, and `--workspace` where runs are started")
+
+
+@group.command("workspaces")
+@frame.asking
+@frame.output
+def workspaces(tenant: str, token: str, form: str) -> None:
+    """Every workspace of the tenant."""
+    from governance.store import people
+
+    seat = frame.seat(tenant, token, person=False)
+    seat.require("read")
+    with seat.parts.database.unit(seat.tenant, write=False) as unit:
+        found = people.workspaces(unit)
+    frame.show(form, [{"workspace": one, "name": name} for one, name in found.items()], empty="there is none")
 
 
 @group.command("caps")

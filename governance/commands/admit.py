@@ -182,6 +182,18 @@ class Admit:
             body = {"group": group, "person": found.person, "change": "left" if leave else "joined"}
             entries.note(unit, f"person/{found.person}", Fact("group.changed", who, body))
 
+    def workspace(self, tenant: str, actor: Actor | None, workspace: str, name: str) -> None:
+        """One more part of the tenant: its runs have caps and turns of their own."""
+        check_name(workspace, "workspace")
+        try:
+            with self._database.unit(tenant) as unit:
+                who = self._by(unit, actor, "tenant")
+                people.tenant(unit)
+                people.add_workspace(unit, workspace, name.strip()[:100] or workspace)
+                entries.note(unit, f"tenant/{tenant}", Fact("workspace.added", who, {"workspace": workspace}))
+        except Conflict:
+            raise CallerError(f"workspace {workspace} is there already", code="taken", field="workspace") from None
+
     def connection(
         self,
         tenant: str,
@@ -205,7 +217,16 @@ class Admit:
             templates.put_connection(unit, connector, instance, base_url.rstrip("/"), sealed, calls_per_min)
 
     def source(
-        self, tenant: str, source: str, *, kind: str, secret: str, workflow: str, person: str, owner: str
+        self,
+        tenant: str,
+        source: str,
+        *,
+        kind: str,
+        secret: str,
+        workflow: str,
+        person: str,
+        owner: str,
+        workspace: str = people.MAIN,
     ) -> None:
         """A webhook source: who it acts as, who answers for it, and the secret it signs with."""
         check_name(source, "source")
@@ -215,9 +236,10 @@ class Admit:
             raise CallerError("a signing secret has at least 16 characters", field="secret")
         sealed = self._secrets.seal(tenant, f"source/{source}", secret)
         with self._database.unit(tenant) as unit:
+            people.check_workspace(unit, workspace)
             acts, answers = people.find(unit, person), people.find(unit, owner)
             templates.put_source(
-                unit, templates.Source(source, kind, sealed, "main", workflow, acts.person, answers.person)
+                unit, templates.Source(source, kind, sealed, workspace, workflow, acts.person, answers.person)
             )
             people.route(unit, "source", f"{tenant}/{source}")
 
@@ -229,8 +251,8 @@ class Admit:
             templates.put_installation(unit, templates.Installation(team, app_id, bot_user, sealed, channel, "active"))
             people.route(unit, "slack", team)
 
-    def _by(self, unit: Unit, actor: Actor | None) -> dict[str, str]:
+    def _by(self, unit: Unit, actor: Actor | None, deed: str = "people") -> dict[str, str]:
         # Without an actor the order comes from the operator's shell, which holds the database and the master key anyway.
         if actor is None:
             return OPERATOR
-        return {"type": "person", "id": allowed(unit, actor, "people").person}
+        return {"type": "person", "id": allowed(unit, actor, deed).person}

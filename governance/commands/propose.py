@@ -26,7 +26,15 @@ class Propose:
         self._start = start
         self._hash_key = hash_key
 
-    def propose(self, tenant: str, actor: Actor, proposal: Proposal, key: str, on_behalf_of: str = "") -> Begun:
+    def propose(
+        self,
+        tenant: str,
+        actor: Actor,
+        proposal: Proposal,
+        key: str,
+        on_behalf_of: str = "",
+        workspace: str = people.MAIN,
+    ) -> Begun:
         """Begin it, or find what this key has begun; `on_behalf_of` names whoever the agent acts for, who then holds no key."""
         if not key:
             raise CallerError(
@@ -36,6 +44,7 @@ class Propose:
         hash_key, definition, value = self._hash_key(tenant), one_step(proposal, self._catalog()), input_of(proposal)
         with self._database.unit(tenant) as unit:
             person = allowed(unit, actor, "start")
+            people.check_workspace(unit, workspace)
             owner, behalf = owner_of(person), self._behalf(unit, on_behalf_of)
             if templates.keep(unit, definition, person.person):
                 body = {
@@ -46,10 +55,10 @@ class Propose:
                 who = {"type": "person", "id": person.person}
                 entries.note(unit, f"template/{definition.name}", Fact("template.created", who, body))
             begun = self._start.begin(
-                unit, hash_key, definition, "main", ACTION, key, value, person.person, owner, on_behalf_of=behalf
+                unit, hash_key, definition, workspace, ACTION, key, value, person.person, owner, on_behalf_of=behalf
             )
             if not begun.new:
-                self._same(unit, begun.run, definition.digest, value, person.person, behalf)
+                self._same(unit, begun.run, (definition.digest, value, person.person, behalf, workspace))
         return begun
 
     def _behalf(self, unit: Unit, given: str) -> str:
@@ -60,10 +69,9 @@ class Propose:
             raise CallerError(f"{found.name} is deactivated", code="inactive", field="on_behalf_of")
         return found.person
 
-    def _same(self, unit: Unit, run: str, digest: bytes, value: dict[str, object], person: str, behalf: str) -> None:
+    def _same(self, unit: Unit, run: str, asked: tuple[bytes, dict[str, object], str, str, str]) -> None:
         """A key names one proposal for ever: the answer to another one would be somebody else's."""
-        known = cases.started_with(unit, run)
-        if known != (digest, value, person, behalf):
+        if cases.started_with(unit, run) != asked:
             raise Conflict(
                 "another action was proposed under this key", code="key_used", field="Idempotency-Key",
                 next_step="a new action takes a new key",

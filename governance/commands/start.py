@@ -37,18 +37,21 @@ class Start:
         self._hash_key = hash_key
         self._random_bytes = random_bytes
 
-    def by_hand(self, tenant: str, actor: Actor, workflow: str, value: dict[str, Any], ref: str) -> Begun:
+    def by_hand(
+        self, tenant: str, actor: Actor, workflow: str, value: dict[str, Any], ref: str, workspace: str = people.MAIN
+    ) -> Begun:
         """A person starts it; `ref` makes a repeated request find the same run."""
         check_name(workflow, "workflow")
         hash_key = self._hash_key(tenant)
         with self._database.unit(tenant) as unit:
             person = allowed(unit, actor, "start")
+            people.check_workspace(unit, workspace)
             definition = _startable(unit, workflow)
             return self.begin(
                 unit,
                 hash_key,
                 definition,
-                "main",
+                workspace,
                 MANUAL,
                 ref or self._random_bytes(8).hex(),
                 value,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from engine.catalog.caps import TENANT, WORKFLOW, WORKSPACE, Cap, Scoped, Usage, full, tightest
-from engine.errors import CallerError
 from engine.program.caps import NAMES, Caps
+from governance.store.people import check_workspace
 from governance.store.unit import Row, Unit
 
 
@@ -38,10 +38,8 @@ def over(unit: Unit, workspace: str, workflow: str) -> list[Scoped]:
 
 def put(unit: Unit, scope: str, name: str, caps: Caps, weight: int) -> None:
     """Set all of them for one scope. Runs that have begun under no cap are given their places, so that they count from now on."""
-    if scope == WORKSPACE and unit.one(
-        "select 1 from workspace where tenant = :tenant and workspace = :name", name=name
-    ) is None:  # fmt: skip
-        raise CallerError(f"workspace {name} is unknown here", code="unknown_workspace", field="workspace")
+    if scope == WORKSPACE:
+        check_workspace(unit, name)
     unit.ring()
     # The lock under which turns are given: what begins meanwhile has its place, or begins after this.
     unit.run("insert into turn (tenant, workspace) values (:tenant, '') on conflict do nothing")

@@ -89,14 +89,14 @@ def started_by(unit: Unit, workflow: str, kind: str, ref: str) -> str:
     return "" if row is None else str(row[0])
 
 
-def started_with(unit: Unit, run: str) -> tuple[bytes, Any, str, str] | None:
-    """What a run was started with: its program's digest, its input, by whom, on whose behalf."""
+def started_with(unit: Unit, run: str) -> tuple[bytes, Any, str, str, str] | None:
+    """What a run was started with: its program's digest, its input, by whom, on whose behalf, in which workspace."""
     row = unit.one(
-        "select r.definition, p.body, r.started_by, r.on_behalf_of from run r join payload p on p.tenant = r.tenant and p.run = r.run "
-        "and p.digest = r.input where r.tenant = :tenant and r.run = :run",
+        "select r.definition, p.body, r.started_by, r.on_behalf_of, r.workspace from run r join payload p "
+        "on p.tenant = r.tenant and p.run = r.run and p.digest = r.input where r.tenant = :tenant and r.run = :run",
         run=run,
     )
-    return None if row is None else (bytes(row[0]), opened(bytes(row[1])), row[2], row[3])
+    return None if row is None else (bytes(row[0]), opened(bytes(row[1])), *row[2:])
 
 
 def queue_first(unit: Unit, origin: Origin) -> None:

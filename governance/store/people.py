@@ -24,6 +24,9 @@ class Profile:
     owner: str = ""  # of a service: who answers for it
 
 
+MAIN = "main"  # the workspace that every tenant has
+
+
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """A tenant's switches, and the key its hashes are made with (sealed elsewhere)."""
@@ -41,7 +44,7 @@ def add_tenant(unit: Unit, *, name: str, environment: str, salt_key: bytes) -> N
         "insert into tenant (tenant, name, environment, salt_key) values (:tenant, :name, :environment, :salt)",
         name=name, environment=environment, salt=salt_key,
     )  # fmt: skip
-    unit.run("insert into workspace (tenant, workspace, name) values (:tenant, 'main', 'Main')")
+    unit.run("insert into workspace (tenant, workspace, name) values (:tenant, :main, 'Main')", main=MAIN)
     unit.run("insert into audit_head (tenant) values (:tenant)")
 
 
@@ -53,6 +56,30 @@ def tenant(unit: Unit) -> Tenant:
             f"tenant {unit.tenant} is unknown", code="unknown_tenant", field="tenant", next_step="`twokeys tenant add`"
         )
     return Tenant(*row)
+
+
+def add_workspace(unit: Unit, workspace: str, name: str) -> None:
+    """One more part of the tenant, with caps and a share of its own."""
+    unit.run(
+        "insert into workspace (tenant, workspace, name) values (:tenant, :workspace, :name)",
+        workspace=workspace, name=name,
+    )  # fmt: skip
+
+
+def workspaces(unit: Unit) -> dict[str, str]:
+    """Every workspace of the tenant and what people call it."""
+    rows = unit.all("select workspace, name from workspace where tenant = :tenant order by workspace")
+    return {row[0]: row[1] for row in rows}
+
+
+def check_workspace(unit: Unit, workspace: str) -> None:
+    """Return when the tenant has it; an error that says which there are otherwise."""
+    known = workspaces(unit)
+    if workspace not in known:
+        raise CallerError(
+            f"workspace {workspace[:64]} is unknown here", code="unknown_workspace", field="workspace",
+            next_step=f"one of {', '.join(known)}; `twokeys tenant workspace` adds one",
+        )  # fmt: skip
 
 
 def add_person(unit: Unit, *, person: str, name: str, level: int, kind: str, read_only: bool) -> None:

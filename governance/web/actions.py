@@ -24,7 +24,9 @@ def propose(seams: Seams, call: Any) -> shape.ActionOut:
     proposal = Proposal(
         connector, operation, asked.target, asked.fields, asked.risk, asked.amount_minor, asked.currency, **given
     )
-    begun = seams.propose.propose(call.caller.tenant, call.caller.actor, proposal, call.key, asked.on_behalf_of)
+    begun = seams.propose.propose(
+        call.caller.tenant, call.caller.actor, proposal, call.key, asked.on_behalf_of, asked.workspace
+    )
     return _out(seams, call, begun.run)
 
 

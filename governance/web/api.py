@@ -30,7 +30,7 @@ from governance.store import tasks as store
 from governance.store.people import Profile
 from governance.store.unit import Unit
 from governance.store.views import Page, RunView
-from governance.web import actions, openapi, questions, story, tasks
+from governance.web import actions, openapi, questions, story, tasks, tenants
 from governance.web import models as shape
 from governance.web.auth import Caller, bearer, check_reader, dedupe_key, reader
 from governance.web.evidence import Shown, download, receipts
@@ -111,7 +111,12 @@ class Api:
         if call.key and asked.ref and call.key != asked.ref:
             raise CallerError("the header and the body give different references", code="invalid_body", field="ref")
         begun = self._seams.start.by_hand(
-            call.caller.tenant, call.caller.actor, asked.workflow, asked.input, call.key or asked.ref or ""
+            call.caller.tenant,
+            call.caller.actor,
+            asked.workflow,
+            asked.input,
+            call.key or asked.ref or "",
+            asked.workspace,
         )
         return shape.BegunOut(run=begun.run, new=begun.new)
 
@@ -271,6 +276,22 @@ class Api:
         found = self._seams.publish.apply(call.caller.tenant, call.caller.actor, call.body, "workflow.yaml")
         return shape.PublishedOut(name=found.name, version=found.version, digest=found.digest, state=found.state)
 
+    def show_caps(self, call: Call) -> shape.CapsOut:
+        """GET /v1/caps."""
+        return tenants.show_caps(self._seams, call)
+
+    def set_caps(self, call: Call) -> shape.CapOut:
+        """PUT /v1/caps."""
+        return tenants.set_caps(self._seams, call)
+
+    def list_workspaces(self, call: Call) -> shape.WorkspacesOut:
+        """GET /v1/workspaces."""
+        return tenants.list_workspaces(self._seams, call)
+
+    def add_workspace(self, call: Call) -> shape.WorkspaceOut:
+        """POST /v1/workspaces."""
+        return tenants.add_workspace(self._seams, call)
+
     def trust_policy(self, call: Call) -> Response:
         """GET /v1/trust."""
         return Response(self._seams.trust(call.caller.tenant), media_type="text/plain; charset=utf-8")
@@ -398,6 +419,12 @@ OPERATIONS: tuple[Operation, ...] = (
               out=shape.AnsweredOut, idempotency_key=True),
     Operation("POST", "/v1/workflows", "applyWorkflow", "Publish a workflow and make it the active version", Api.apply_workflow,
               takes="application/yaml", raw=True, out=shape.PublishedOut),
+    Operation("GET", "/v1/caps", "showCaps", "What is set, the widest scope first", Api.show_caps, out=shape.CapsOut),
+    Operation("PUT", "/v1/caps", "setCaps", "Change the caps or the share of the tenant or a workspace", Api.set_caps,
+              body=shape.SetCaps, out=shape.CapOut),
+    Operation("GET", "/v1/workspaces", "listWorkspaces", "The parts of the tenant", Api.list_workspaces, out=shape.WorkspacesOut),
+    Operation("POST", "/v1/workspaces", "addWorkspace", "Add a part with caps and a share of its own", Api.add_workspace,
+              body=shape.AddWorkspace, out=shape.WorkspaceOut, status=201),
     Operation("GET", "/v1/trust", "trustPolicy", "The trust policy that an auditor pins", Api.trust_policy, gives="text/plain"),
     Operation("GET", "/v1/openapi.json", "openapi", "This document", Api.openapi_document, open=True),
 )  # fmt: skip

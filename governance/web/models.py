@@ -30,6 +30,7 @@ class StartRun(_Shape):
     workflow: Name
     input: dict[str, Any]
     ref: Ref | None = None
+    workspace: Name = "main"
 
 
 class ProposeAction(_Shape):
@@ -46,6 +47,7 @@ class ProposeAction(_Shape):
     deadline_s: Annotated[int, Field(ge=1, le=approval_seconds_max)] | None = None
     max_attempts: Annotated[int, Field(ge=1, le=attempts_max)] | None = None
     on_behalf_of: Annotated[str, Field(max_length=100, pattern=r"^[^\x00]*$")] = ""
+    workspace: Name = "main"
 
 
 class WaitAction(_Shape):
@@ -78,6 +80,24 @@ class DecideApproval(_Shape):
     kind: Literal["key", "reject"]
     digest16: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     reason: Reason = ""
+
+
+class SetCaps(_Shape):
+    """Change the caps that are given and leave the others; null takes one away. Without a workspace they are the tenant's own."""
+
+    workspace: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9._-]{0,62})?$")] = ""
+    max_concurrency: int | None = None
+    max_concurrent_runs: int | None = None
+    max_runs_per_min: int | None = None
+    max_writes_per_run: int | None = None
+    weight: int | None = None
+
+
+class AddWorkspace(_Shape):
+    """One more part of the tenant, with caps and a share of its own."""
+
+    workspace: Name
+    name: Annotated[str, Field(max_length=100, pattern=r"^[^\x00]*$")] = ""
 
 
 class ListRuns(_Shape):
@@ -115,6 +135,37 @@ class BegunOut(_Shape):
 
     run: str
     new: bool
+
+
+class CapOut(_Shape):
+    """What is set for a tenant, a workspace or a workflow; null where nothing is."""
+
+    scope: str
+    of: str
+    weight: int
+    max_concurrency: int | None
+    max_concurrent_runs: int | None
+    max_runs_per_min: int | None
+    max_writes_per_run: int | None
+
+
+class CapsOut(_Shape):
+    """Every cap of the tenant, the widest scope first."""
+
+    caps: list[CapOut]
+
+
+class WorkspaceOut(_Shape):
+    """A part of the tenant."""
+
+    workspace: str
+    name: str
+
+
+class WorkspacesOut(_Shape):
+    """Every workspace of the tenant."""
+
+    workspaces: list[WorkspaceOut]
 
 
 class ActionOut(_Shape):

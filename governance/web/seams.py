@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from starlette.routing import BaseRoute
 
+from governance.commands.admit import Admit
 from governance.commands.answer import Answers
 from governance.commands.cancel import Cancel
+from governance.commands.caps import SetCaps
 from governance.commands.decide import Decide
 from governance.commands.propose import Propose
 from governance.commands.publish import Publish
@@ -33,6 +35,8 @@ class Seams:
     resolve: Resolve
     retry: Retry
     publish: Publish
+    caps: SetCaps
+    admit: Admit
     unseal: Callable[[str, str, bytes], str]  # tenant, purpose, sealed
     verify: Callable[[str, str, bytes, bytes], bool]  # tenant, key id, data, signature
     fetch: Callable[[str, str], bytes]  # object key, version id -> the stored bundle

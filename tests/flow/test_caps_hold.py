@@ -124,13 +124,14 @@ def test_an_item_that_waits_for_a_later_try_holds_no_place(world: World) -> None
 
 
 def test_a_workspaces_cap_leaves_the_other_workspaces_alone(world: World) -> None:
-    with world.parts.database.unit(world.tenant) as unit:
-        unit.run("insert into workspace (tenant, workspace, name) values (:tenant, 'emea', 'Emea')")
-    runs = begin_many(world, 6)
-    with world.parts.database.unit(world.tenant) as unit:
-        for run in runs[3:]:
-            for table in ("run", "work"):
-                unit.run(f"update {table} set workspace = 'emea' where tenant = :tenant and run = :run", run=run)
+    world.parts.admit.workspace(world.tenant, world.actor("rita"), "emea", "Emea")
+    name = world.apply(notes("many", "only"))
+    runs = [
+        world.parts.start.by_hand(
+            world.tenant, world.actor("rita"), name, {"sys_id": INCIDENT}, str(k), "main" if k < 3 else "emea"
+        ).run
+        for k in range(6)
+    ]
     caps(world, "emea", max_concurrency=1)
     assert {one.run for one in claim(world)} == {*runs[:4]}
     assert why(world, runs[5]) == "max_concurrency 1 of workspace emea"

@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 740d636f4fe1963901a559f8dfea1f021f43f158d7f3e711ba21bb579ffea002
+Digest of the parts: 9c57f971c77e7db222762dd6b4fbc95e44f07ff91de9a3e26a1340b9d0940bb7
 """
 
 from __future__ import annotations
@@ -1416,6 +1416,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "person.deactivated": _words("person"),
     "group.changed": _words("group person change"),
     "tenant.created": _words("tenant"),
+    "workspace.added": _words("workspace"),
     "caps.changed": _words("scope name max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight"),
     "policy.activated": _words("revision bundle_sha256"),
     "policy.drafted": _words("draft n base_revision draft_sha256"),

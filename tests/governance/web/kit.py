@@ -72,8 +72,14 @@ class Api:
         return self._sent("GET", path)
 
     def post(self, path: str, body: Any, **headers: str) -> Any:
+        return self._with_body("POST", path, body, headers)
+
+    def put(self, path: str, body: Any, **headers: str) -> Any:
+        return self._with_body("PUT", path, body, headers)
+
+    def _with_body(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Any:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self._sent("POST", path, content=raw, headers={"Content-Type": "application/json", **headers})
+        return self._sent(method, path, content=raw, headers={"Content-Type": "application/json", **headers})
 
     def _sent(self, method: str, path: str, **more: Any) -> Any:
         self.client.cookies.clear()

@@ -384,3 +384,67 @@ def test_an_action_needs_a_key_and_a_workflows_run_is_none(world: World, api: Sp
 )  # fmt: skip
 def test_a_name_that_cannot_be_is_unknown_and_never_a_crash(client: TestClient, still: World, path: str) -> None:
     assert Api(client, still.token("ana")).get(path).status_code in (200, 404), path
+
+
+# --- caps and workspaces ----------------------------------------------------------------------------------------------
+
+
+def test_a_workspace_is_added_capped_and_started_in(world: World, api: Speak, document: dict[str, Any]) -> None:
+    rita = api("rita")
+    added = rita.post("/v1/workspaces", {"workspace": "emea", "name": "Europe"})
+    conforms(document, "addWorkspace", added)
+    assert (added.status_code, added.json()) == (201, {"workspace": "emea", "name": "Europe"})
+    assert rita.post("/v1/workspaces", {"workspace": "emea"}).json()["code"] == "taken"
+    listed = api("ana").get("/v1/workspaces")
+    conforms(document, "listWorkspaces", listed)
+    assert [one["workspace"] for one in listed.json()["workspaces"]] == ["emea", "main"]
+
+    capped = rita.put("/v1/caps", {"workspace": "emea", "max_concurrency": 1, "weight": 3})
+    conforms(document, "setCaps", capped)
+    rita.put("/v1/caps", {"workspace": "emea", "max_runs_per_min": 9})
+    shown = api("ana").get("/v1/caps")
+    conforms(document, "showCaps", shown)
+    (cap,) = [one for one in shown.json()["caps"] if one["scope"] == "workspace"]
+    assert (cap["scope"], cap["of"], cap["weight"]) == ("workspace", "emea", 3)
+    assert (cap["max_concurrency"], cap["max_runs_per_min"]) == (1, 9), "what is not named is left"
+    gone = rita.put("/v1/caps", {"workspace": "emea", "max_concurrency": None})
+    assert gone.json()["max_concurrency"] is None
+
+    body = {"workflow": "incident-triage", "input": VALUE, "workspace": "emea"}
+    run = rita.post("/v1/runs", body).json()["run"]
+    (row,) = world.rows("select workspace from run where tenant = :tenant and run = :run", run=run)
+    assert row["workspace"] == "emea"
+    asked = {"operation": "servicenow.update", "target": "0" * 32, "fields": {"work_notes": "hello"}}
+    key = {"Idempotency-Key": "one"}
+    assert rita.post("/v1/actions", {**asked, "workspace": "emea"}, **key).status_code == 202
+    assert rita.post("/v1/actions", asked, **key).json()["code"] == "key_used"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"max_concurrency": 0}, "max_concurrency"),
+        ({"max_concurrency": "5"}, "max_concurrency"),
+        ({"weight": -1}, "weight"),
+        ({"workspace": "nowhere", "max_concurrency": 1}, "workspace"),
+        ({"max_speed": 1}, "max_speed"),
+    ],
+)
+def test_a_cap_that_is_none_names_its_field(world: World, api: Speak, body: dict[str, Any], field: str) -> None:
+    before = api("rita").get("/v1/caps").json()
+    answer = api("rita").put("/v1/caps", body)
+    assert answer.json()["field"] == field
+    assert 400 <= answer.status_code < 500
+    assert api("rita").get("/v1/caps").json() == before
+
+
+def test_only_an_owner_sets_caps_and_adds_workspaces(world: World, api: Speak) -> None:
+    for answer in (api("ana").put("/v1/caps", {"weight": 2}), api("ana").post("/v1/workspaces", {"workspace": "x"})):
+        assert (answer.status_code, answer.json()["code"]) == (403, "level")
+
+
+def test_nothing_starts_in_a_workspace_that_is_not_there(world: World, api: Speak) -> None:
+    body = {"workflow": "incident-triage", "input": VALUE, "workspace": "nowhere"}
+    answer = api("rita").post("/v1/runs", body)
+    assert (answer.json()["code"], answer.json()["field"]) == ("unknown_workspace", "workspace")
+    assert "main" in answer.json()["next_step"]
