@@ -27,8 +27,9 @@ def company(parts: Parts, slack_sink: SlackSink, servicenow_server: ServiceNow) 
 
 @pytest.fixture(autouse=True)
 def nothing_left(company: World) -> Iterator[None]:
-    """Runs that a test has ended wait to be sealed; nobody seals here, and the next test need not look at them."""
+    """Runs that a test has ended wait to be sealed, and faults that it planned wait to be met: not by the next test."""
     yield
+    company.servicenow.call("DELETE", "/_control/faults")
     with company.parts.database.unit(company.tenant) as unit:
         unit.run("delete from work where tenant = :tenant")
 
