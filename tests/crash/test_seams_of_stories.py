@@ -14,7 +14,7 @@ from governance import clock
 from governance.wiring import Parts
 from tests.kit.servicenow import ServiceNow
 from tests.kit.slack import SlackSink
-from tests.kit.stories import STORIES, Story, asked_people, check_record, outcome, play
+from tests.kit.stories import STORIES, Story, asked_people, check_record, outcome, play, spoil
 from tests.kit.warm import Ended, Warm
 from tests.kit.world import settle
 
@@ -34,6 +34,7 @@ class Stage:
         self.plays = self.killed = self.asked = 0
         ended, run = self._play()
         assert ended.code == 0
+        assert story.proof in self.world.entries(run)
         self.seams, self.undisturbed = ended.seams, outcome(self.world, run)
         assert set(self.undisturbed.states.values()) == {story.ends}
 
@@ -52,6 +53,8 @@ class Stage:
         self.world.slack.calls.clear()
         for fault in self.story.faults:
             self.world.servicenow.plan(**fault)
+        if self.story.spoiled:
+            spoil(self.world)
         ended = self.warm.play(self.world, self.story.name, ref, **how)
         self.world.expire_leases()
         run = play(self.world, self.story, ref)

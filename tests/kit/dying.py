@@ -154,6 +154,10 @@ class _Elsewhere(ServiceNow):
     def port(self) -> int:
         return self._port
 
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
 
 class _Sink(SlackSink):
     """The sink of the test that forked us."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.errors import Refused
 from engine.ledger.trust import read_trust
 from engine.ledger.verify import verify
 from governance.evidence.fsck import of_run
@@ -54,6 +55,24 @@ TASK = """async def ask_somebody(ctx, input):
     return said
 """
 
+# Two changes that are taken back, newest first, because the third finds no record.
+UNDONE = """
+name: undone
+version: "1"
+title: Undone
+description: Two changes and a third that fails.
+trigger: {kind: manual}
+inputs: {type: object, additionalProperties: false, properties: {sys_id: {type: string}}}
+connectors: [servicenow]
+effects: [servicenow.update]
+risk_ceiling: low
+steps:
+  - {id: one, kind: action, connector: servicenow, operation: update, target: "${input.sys_id}", risk: low, fields: {urgency: "1"}}
+  - {id: two, kind: action, connector: servicenow, operation: update, target: "${input.sys_id}", risk: low, fields: {impact: "1"}}
+  - {id: bad, kind: action, connector: servicenow, operation: update, target: "00000000000000000000000000000000", risk: low,
+     fields: {state: "2"}, on_failure: reverse}
+"""
+
 
 @dataclass(frozen=True)
 class Story:
@@ -67,6 +86,9 @@ class Story:
     faults: tuple[dict[str, Any], ...] = ()
     cancelled: bool = False  # by a person, as soon as people are asked
     frozen: bool = False  # nothing may be written: policy denies it
+    spoiled: bool = False  # the account at the other system is wrong until an operator mends it
+    proof: str = "run.closed"  # an entry without which the story has not happened
+    again: bool = False  # what is unknown and did not happen is tried again at people's word, instead of called undone
 
     def publish(self, world: World) -> None:
         for name, text in self.files.items():
@@ -88,6 +110,9 @@ STORIES = {
         Story("denied", {"workflow.yaml": DENIED}, "denied", "failed_terminal", frozen=True),
         _of_notes("retried", "first", "second", faults=({"fault": "too_many_requests", "method": "PATCH", "seconds": 0},)),
         _of_notes("unknown", "first", "second", faults=({"fault": "drop_connection"},)),
+        _of_notes("tried-again", "first", "second", faults=({"fault": "error_500", "method": "PATCH"},), again=True, proof="word.given"),
+        _of_notes("mended", "first", "second", spoiled=True, proof="operator.answered"),
+        Story("undone", {"workflow.yaml": UNDONE}, "undone", "failed_terminal", proof="reversal.proposed"),
         Story("cancelled", {"workflow.yaml": TWO_PEOPLE}, "two-people", "canceled", INPUT, cancelled=True),
         Story("family", {"note_it.py": HEAD + CHILD, "both.py": HEAD + PARENT}, "both", "succeeded"),
         Story("task", {"task.py": HEAD + TASK}, "ask-somebody", "succeeded"),
@@ -123,7 +148,7 @@ def play(world: World, story: Story, ref: str, *, quietly: Callable[[], Any] = n
             if over(world, family):
                 return run
         for case in family:
-            people_act(world, case, cancelled=story.cancelled)
+            people_act(world, case, story)
         with quietly():
             hurry(world)
     raise AssertionError(
@@ -150,21 +175,40 @@ def hurry(world: World) -> None:
         unit.run("update outbox_due set eligible_at = clock_timestamp() where tenant = :tenant")
 
 
-def people_act(world: World, case: Case, *, cancelled: bool = False, cause: str = "a disk") -> None:
+def spoil(world: World) -> None:
+    """From now on the other system refuses our account."""
+    sn = world.servicenow
+    world.parts.admit.connection(world.tenant, "servicenow", "dev1", sn.base_url, sn.user, "wrong")
+
+
+def mend(world: World) -> None:
+    sn = world.servicenow
+    world.parts.admit.connection(world.tenant, "servicenow", "dev1", sn.base_url, sn.user, sn.password)
+    world.parts.reach.forget()
+
+
+def people_act(world: World, case: Case, story: Story | None = None, *, cause: str = "a disk") -> None:
     """Whatever a run waits for from people, they do; done before, it changes nothing."""
     run = case.origin.run
     for promise in case.promises.values():
         if promise.state == "unknown":
-            how = "happened" if happened(world, case, promise) else "did_not"
-            world.parts.resolve.resolve(world.tenant, world.actor("cleo"), run, promise.promise, how, "I looked")
-    if cancelled and case.state == "waiting_approval" and not case.cancel_requested:
+            did_not = "retry" if story and story.again else "did_not"
+            how = "happened" if happened(world, case, promise) else did_not
+            for name in ("cleo", "bo"):  # a word that needs no second one makes that one late
+                with suppress(Refused):
+                    world.parts.resolve.resolve(world.tenant, world.actor(name), run, promise.promise, how, "I looked")
+    if story and story.cancelled and case.state == "waiting_approval" and not case.cancel_requested:
         world.parts.cancel.cancel(world.tenant, world.actor("rita"), run, "enough")
         return
     with world.parts.database.unit(world.tenant, write=False) as unit:
         asked = [approvals.load(unit, name) for name in approvals.open_of_run(unit, run)]
         forms = [one for one in tasks.of_run(unit, run) if one.is_open]
     for found in forms:
-        world.fill(found, "ana", {"cause": cause})
+        if found.is_operators:
+            mend(world)
+            world.fill(found, "olga", {"what_now": "Go on"})
+        else:
+            world.fill(found, "ana", {"cause": cause})
     for found in asked:
         for name in ("ana", "bo", "cleo"):
             if world.press(found, name).code == "approved":
