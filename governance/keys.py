@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -23,6 +25,7 @@ SECRETS = ("hash", "button", "payload")  # 32 bytes for HMAC or AES
 PURPOSES = SIGNING + SECRETS
 
 _secret_bytes = 32
+_p256_order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 _nonce_bytes = 12
 _sealed_version = b"\x01"
 
@@ -157,6 +160,26 @@ def same(left: str | bytes, right: str | bytes) -> bool:
 def public_of(seed: bytes) -> bytes:
     """The public half of an Ed25519 seed."""
     return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSigner:
+    """A P-256 key for those who do not know Ed25519; `sign` gives the 64 bytes of a JWS, the same ones for the same text."""
+
+    pem: str  # of the public half
+    sign: Callable[[bytes], bytes]
+
+
+def token_signer_of(seed: bytes) -> TokenSigner:
+    """The P-256 key of a seed; what we derive is never near enough to the group's order for the remainder to matter."""
+    private = ec.derive_private_key(1 + int.from_bytes(seed) % (_p256_order - 1), ec.SECP256R1())
+
+    def sign(text: bytes) -> bytes:
+        r, s = decode_dss_signature(private.sign(text, ec.ECDSA(SHA256(), deterministic_signing=True)))
+        return r.to_bytes(32) + s.to_bytes(32)
+
+    pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return TokenSigner(pem.decode("ascii"), sign)
 
 
 def signed_by(public: bytes, data: bytes, signature: bytes) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from engine.canonical import sha256
 from engine.catalog.draft import Draft
@@ -41,13 +40,14 @@ from governance.evidence.publish import Publisher
 from governance.evidence.sequence import Log, trust_text
 from governance.evidence.vault import Vault
 from governance.evidence.witnesses import Address, Witnesses, addresses
-from governance.keys import derive, mac
+from governance.keys import TokenSigner, derive, mac, token_signer_of
 from governance.policy.bundle import Bundle, shipped
 from governance.policy.engine import Engine
 from governance.policy.files import shipped_tests, starting_draft
 from governance.policy.pool import Pool, embedded, managed
-from governance.policy.server import Server
+from governance.policy.server import server_at
 from governance.policy.shadow import Shadow
+from governance.policy.shelf import Shelf, server_config
 from governance.policy.stored import opened
 from governance.settings import Settings
 from governance.slack.cards import body_bytes
@@ -156,18 +156,38 @@ class Parts:
         """What judges a draft beside the policy in force."""
         return Shadow(self.database, self.bundle_of)
 
-    def _engine_maker(self) -> Callable[[], Engine]:
+    def _engine_maker(self) -> Callable[[str], Engine]:
         s = self.settings
         if s.policy_engine == "embedded":
             return embedded
         if s.policy_engine == "managed":
             return managed(Path(s.opa_binary), self.state / "opa")
-        parts = urlsplit(s.opa_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise OperatorError("is not an http(s) URL", code="bad_setting", field="TWOKEYS_OPA_URL")
-        host, tls = parts.hostname, parts.scheme == "https"
-        port = parts.port or (443 if tls else 8181)
-        return lambda: Server(host, port, bundle_name="twokeys", tls=tls, token=s.opa_token)
+        server_at(s.opa_url, "tenant")
+        return lambda tenant: server_at(s.opa_url, tenant, token=s.opa_token)
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        """Where the OPA server of each tenant polls what is in force."""
+
+        def revision_of(tenant: str) -> str:
+            with self.database.unit(tenant, write=False) as unit:
+                return templates.active_revision(unit)
+
+        return Shelf(
+            self.vault, tenants=self.dispatch.tenants, revision_of=revision_of, bundle_of=self.bundle_of, signer_of=self.policy_signer,
+        )  # fmt: skip
+
+    def policy_signer(self, tenant: str) -> TokenSigner:
+        """What a tenant's bundle is signed with for its OPA server; made from the master key, so that nothing more is kept."""
+        return token_signer_of(derive(bytes.fromhex(self.settings.master_key), "twokeys/policy-bundle/v1", tenant))
+
+    def policy_server_config(self, tenant: str, poll_seconds: int) -> dict[str, object]:
+        """What an OPA server needs to know to answer for this tenant."""
+        s = self.settings
+        return server_config(
+            tenant, endpoint=s.s3_endpoint, bucket=s.s3_bucket, region=s.s3_region,
+            public_pem=self.policy_signer(tenant).pem, poll_seconds=poll_seconds,
+        )  # fmt: skip
 
     def bundle_of(self, tenant: str, revision: str) -> Bundle:
         """A revision as it was activated."""
@@ -435,6 +455,8 @@ class Parts:
             ("outbox", 0.1, self.delivery.step),
             ("shadow", 0.5, self.shadow.step),
         )
+        if self.settings.policy_engine == "server":
+            tasks = (*tasks, ("shelf", 0.5, self.shelf.step))
         listener = Listener(self.settings.database_url, self.worker.wake)
         listener.start()
         try:

@@ -15,6 +15,7 @@ from governance.cli import (
     processes,
     proofs,
     runs,
+    servers,
     tasks,
     tenants,
     upkeep,
@@ -46,6 +47,7 @@ for _command in (
     policies.group,
 ):
     twokeys.add_command(_command)
+policies.group.add_command(servers.server_config)
 for _command in (tenants.group, people.people, people.groups, *upkeep.COMMANDS, witness.run):
     twokeys.add_command(_command)
 

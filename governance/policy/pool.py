@@ -19,9 +19,9 @@ engines_max = 8  # a child has some 40 MB; the least recently asked revision goe
 
 
 class Pool:
-    """Policies by revision. `bundle_of` reads a stored revision; `make` starts an engine of the configured kind."""
+    """Policies by revision. `bundle_of` reads a stored revision; `make` starts an engine of the configured kind for a tenant."""
 
-    def __init__(self, make: Callable[[], Engine], bundle_of: Callable[[str, str], Bundle]) -> None:
+    def __init__(self, make: Callable[[str], Engine], bundle_of: Callable[[str, str], Bundle]) -> None:
         self._make = make
         self._bundle_of = bundle_of
         self._lock = threading.Lock()
@@ -36,8 +36,14 @@ class Pool:
         with self._lock:
             found = self._engines.pop(revision, None)
             if found is None:
-                engine = self._make()
-                engine.load(self._bundle_of(tenant, revision))
+                engine = self._make(tenant)
+                loaded = False
+                try:
+                    engine.load(self._bundle_of(tenant, revision))
+                    loaded = True
+                finally:
+                    if not loaded:
+                        engine.close()
                 found = (engine, Breaker(engine, revision=lambda: revision, monotonic=clock.monotonic))
             self._engines[revision] = found
             while len(self._engines) > engines_max:
@@ -70,16 +76,16 @@ class _Ask:
         return breaker.evaluate(input_bytes)
 
 
-def embedded() -> Engine:
+def embedded(_tenant: str = "") -> Engine:
     """The OPA library in a child process."""
     return Embedded()
 
 
-def managed(binary: Path, directory: Path) -> Callable[[], Engine]:
+def managed(binary: Path, directory: Path) -> Callable[[str], Engine]:
     """A local `opa` that we start and supervise, one directory per engine."""
     counter = iter(range(1_000_000))
 
-    def make() -> Engine:
+    def make(_tenant: str) -> Engine:
         home = directory / f"opa-{next(counter)}"
         home.mkdir(mode=0o700, parents=True)
         return Managed(binary, home)

@@ -7,11 +7,12 @@ import re
 import threading
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 from opa_client.opa import OpaClient
 
 from engine.canonical import read_json
-from engine.errors import CallerError
+from engine.errors import CallerError, OperatorError
 from engine.gate.verdict import Answer, PolicyFault
 from engine.limits import policy_bytes_max, policy_server_connect_seconds, policy_server_total_seconds
 from governance import clock
@@ -133,6 +134,19 @@ class Server:
         if type(found) is not dict or type(found.get("revision")) is not str:
             raise PolicyFault("revision_mismatch", f"the server has no active bundle {self._bundle_name}")
         return found["revision"], provenance["version"]
+
+
+def server_at(url: str, tenant: str, *, token: str = "") -> Server:
+    """The server at this URL, in which `{tenant}` stands for the tenant: one server holds the policy of one tenant."""
+    parts = urlsplit(url.replace("{tenant}", tenant))
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise OperatorError(
+            "is not an http(s) URL of a server", code="bad_setting", field="TWOKEYS_OPA_URL",
+            next_step="such as https://opa.internal:8181, or https://opa-{tenant}.internal:8181 for several tenants",
+        )  # fmt: skip
+    tls = parts.scheme == "https"
+    port = parts.port or (443 if tls else 8181)
+    return Server(parts.hostname, port, bundle_name="twokeys", tls=tls, token=token)
 
 
 class _Call:
