@@ -455,12 +455,11 @@ class Parts:
             ("outbox", 0.1, self.delivery.step),
             ("shadow", 0.5, self.shadow.step),
         )
-        if self.settings.policy_engine == "server":
-            tasks = (*tasks, ("shelf", 0.5, self.shelf.step))
+        shelf = (("shelf", 0.5, self.shelf.step),) if self.settings.policy_engine == "server" else ()
         listener = Listener(self.settings.database_url, self.worker.wake)
         listener.start()
         try:
-            self.worker.run(tasks, hears=lambda: listener.hears)
+            self.worker.run((*tasks, *shelf), hears=lambda: listener.hears)
         finally:
             listener.close()
             self.close()
