@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -27,7 +27,7 @@ from governance.stages.execute import Execute, effect_seconds_max
 from governance.stages.judge import Ask, Go, Judge, Opinion, Reuse
 from governance.stages.seal import Seal
 from governance.stages.turn import Asking, Turns
-from governance.store import approvals, cases, doubts, tasks
+from governance.store import approvals, cases, doubts, rules, tasks
 from governance.store.around import Around, Remembered
 from governance.store.case import Case, FenceLost, Seen
 from governance.store.dispatch import Dispatch, Lease
@@ -312,14 +312,17 @@ class Drive:
             return self._go_on()
         action, judged = tasking.to_sign(case, found)
         self._tools.hands.judge.propose(case, promise, action)
-        self._ask(Ask(action, judged, 0), None, {found.answerer: "answerer", **case.lineage})
+        self._ask(Ask(action, judged, 0, {found.answerer: "answerer", **case.lineage}), None)
         return None
 
-    def _ask(self, ruling: Ask, found: approvals.Recorded | None, lineage: Mapping[str, str] | None = None) -> None:
+    def _ask(self, ruling: Ask, found: approvals.Recorded | None) -> None:
         approval = f"ap_{clock.random_hex(8)}"
+        with self._tools.database.unit(self.lease.tenant, write=False) as unit:
+            authors = rules.authors(unit, self.around.revision, ruling.judged.verdict) if ruling.verdict_n else ()
         asking.ask(
             self.case, self.around, ruling.action, ruling.judged, ruling.verdict_n, found, approval=approval,
-            card_body=self._tools.hands.card_body, console_url=self._tools.hands.console_url(approval), lineage=lineage,
+            card_body=self._tools.hands.card_body, console_url=self._tools.hands.console_url(approval),
+            lineage={**dict.fromkeys(authors, "rule_author"), **ruling.lineage},
         )  # fmt: skip
 
     def _reuse(self, ruling: Reuse) -> Permit | None:

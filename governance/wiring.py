@@ -22,6 +22,7 @@ from governance.commands.answer import Answers
 from governance.commands.cancel import Cancel
 from governance.commands.caps import SetCaps
 from governance.commands.decide import Decide
+from governance.commands.edit import Edit
 from governance.commands.migrate import Migrate
 from governance.commands.propose import Propose
 from governance.commands.publish import Publish
@@ -65,7 +66,7 @@ from governance.stages.judge import Judge
 from governance.stages.seal import Seal
 from governance.stages.tick import Tick
 from governance.stages.turn import Turns
-from governance.store import approvals, around, cases, drafts, outbox, people, templates
+from governance.store import approvals, around, cases, drafts, edits, outbox, people, templates
 from governance.store.case import Case
 from governance.store.dispatch import Dispatch
 from governance.store.secrets import Secrets
@@ -237,6 +238,10 @@ class Parts:
         return Decide(self.database, clock.now_utc)
 
     @cached_property
+    def edit(self) -> Edit:
+        return Edit(self.database, self.registry.spec)
+
+    @cached_property
     def answers(self) -> Answers:
         return Answers(self.database)
 
@@ -312,9 +317,13 @@ class Parts:
             with self.database.unit(case.origin.tenant, write=False) as unit:
                 return cases.done_by(unit, case, promise)
 
+        def edited(case: Case, promise: str) -> edits.Edited:
+            with self.database.unit(case.origin.tenant, write=False) as unit:
+                return edits.of(unit, case.origin.run, promise)
+
         return Judge(
             self.registry, instance_of=self.reach.instance, policy_of=self.policies.of, hash_key=self.hash_key, hear=self.shadow.hear,
-            key_state_of=key_state_of, recorded=recorded, random_bytes=clock.random_bytes, monotonic=clock.monotonic,
+            key_state_of=key_state_of, recorded=recorded, edited=edited, random_bytes=clock.random_bytes, monotonic=clock.monotonic,
         )  # fmt: skip
 
     @cached_property
@@ -386,6 +395,7 @@ class Parts:
         return application(
             WebSeams(
                 database=self.database, route=self.dispatch.route, start=self.start, propose=self.propose, decide=self.decide,
+                edit=self.edit,
                 answers=self.answers, cancel=self.cancel, resolve=self.resolve, retry=self.retry, publish=self.publish,
                 caps=self.caps, admit=self.admit,
                 unseal=self.secrets.unseal, verify=self.secrets.verify,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -64,3 +65,29 @@ def draft_from(body: bytes) -> Draft:
 def gone_tests(before: tuple[str, ...], after: tuple[str, ...], dropped: tuple[str, ...]) -> tuple[str, ...]:
     """Tests that the policy in force has, and that are neither here nor dropped by name: nothing is forgotten silently."""
     return tuple(sorted(set(before) - set(after) - set(dropped)))
+
+
+def passage(draft: Draft, code: str) -> str:
+    """What of a draft says this code: every statement of the rules with it, and everything of the data that is named by it."""
+    said = []
+    for path in sorted(draft.modules):
+        for statement in _statement.split(draft.modules[path]):
+            if f'"{code}"' in statement:
+                said.append(f"{path}\n{statement.strip()}")
+    said += sorted(encode(one).hex() for one in _named(dict(draft.data), code))
+    return "\n\n".join(said)
+
+
+# A statement of Rego begins at the left margin with a word; what closes it begins there with a brace.
+_statement = re.compile(r"^(?=[a-z])", re.MULTILINE)
+
+
+def _named(value: Any, code: str) -> Iterator[dict[str, Any]]:
+    if isinstance(value, Mapping):
+        if value.get("code") == code:
+            yield dict(value)
+        for inner in value.values():
+            yield from _named(inner, code)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _named(inner, code)

@@ -83,11 +83,12 @@ class Vote:
     action_digest: bytes
     card_digest: bytes
     signed_in: bool = False
+    with_reason: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Where a request stands after a vote: its status, how many keys count, and how many that makes with those missing."""
+    """Where a request stands after a vote: its status, and how many of what this kind of vote counts towards are there."""
 
     status: str  # requested | approved | rejected
     given: int
@@ -123,10 +124,16 @@ def vote(
         )
     given, needed = progress(asked.wanted, _holders(asked, standing(asked, votes, people, now), people))
     if kind != "key":
+        _check_reason_size(reason)
+        if kind == "stop" and asked.status != "approved":
+            _refuse("not_approved", "This is not approved, so there is nothing to stop. Reject it instead.")
         if kind == "reject" and not reason.strip():
             _refuse("reason_required", "Say why you reject this; the person who asked reads it.")
-        _check_reason_size(reason)
-        return Counted("rejected", given, needed)
+        if asked.status == "approved":
+            return Counted("rejected", given, needed)
+        return _with_rejection(asked, votes, people, who)
+    if any(one.kind == "reject" and one.person == who.id for one in votes):
+        _refuse("same_person", "You rejected this, so you cannot give a key for it.")
     if any(one.kind == "key" and one.person == who.id and _binds(asked, one) for one in votes):
         turn = _turn_of(asked, votes, who.id)
         rest = f"; a different person must give key {turn + 1}" if turn < needed else ""
@@ -140,24 +147,46 @@ def vote(
 def standing(asked: Asked, votes: Sequence[Vote], people: Mapping[str, Person], now: datetime) -> tuple[str, ...]:
     """The persons whose keys stand at this moment, in the order given; every key is checked again at every count."""
     found: dict[str, None] = {}
+    taken_back = {given.person for given in votes if given.kind != "key"}
     for given in votes:
         if given.kind == "key" and _binds(asked, given) and given.at < asked.expires_at and given.at <= now:
             person = people.get(given.person)
-            if person is not None and person.id == given.person and not _unfit_holder(asked, person):
-                found[person.id] = None
+            fits = person is not None and person.id == given.person and not _unfit_holder(asked, person)
+            if fits and given.person not in taken_back:
+                found[given.person] = None
     return tuple(found)
+
+
+def rejecting(asked: Asked, votes: Sequence[Vote], people: Mapping[str, Person]) -> tuple[str, ...]:
+    """The persons whose rejections stand at this moment, in the order given; checked again like keys."""
+    persons = dict.fromkeys(given.person for given in votes if given.kind == "reject" and _binds(asked, given))
+    return tuple(one for one in persons if one in people and not _unfit_holder(asked, people[one]))
+
+
+def rejections_needed(obligations: Sequence[Mapping[str, Any]]) -> int:
+    """How many people must reject before it is rejected: one, unless policy asks for more; of several the fewest."""
+    return min((int(one["needed"]) for one in obligations if one["type"] == "rejections"), default=1)
+
+
+def window_seconds(obligations: Sequence[Mapping[str, Any]]) -> int:
+    """How long an approved action is held so that one person may still stop it; of several the longest."""
+    return max((int(one["seconds"]) for one in obligations if one["type"] == "hold_window"), default=0)
 
 
 def satisfied(asked: Asked, votes: Sequence[Vote], people: Mapping[str, Person], now: datetime) -> bool:
     """Whether enough different people hold standing keys, in total and per group, and the request is not over."""
-    if now >= asked.expires_at or asked.status not in ("requested", "approved"):
+    # What was approved in time and is held does not expire while it is held.
+    held = window_seconds(asked.obligations) if asked.status == "approved" else 0
+    if now >= asked.expires_at + timedelta(seconds=held) or asked.status not in ("requested", "approved"):
         return False
-    if any(given.kind in ("reject", "stop") for given in votes):
+    if any(given.kind == "stop" for given in votes):
+        return False
+    if len(rejecting(asked, votes, people)) >= rejections_needed(asked.obligations):
         return False
     persons = standing(asked, votes, people, now)
     if not is_satisfied(asked.wanted, _holders(asked, persons, people)):
         return False
-    return not _step_up_missing(asked, votes, persons)
+    return not _step_up_missing(asked, votes, persons) and not _reason_missing(asked, votes, persons)
 
 
 def stands(asked: Asked, verdict: Verdict, votes: Sequence[Vote], people: Mapping[str, Person], now: datetime) -> bool:
@@ -181,7 +210,29 @@ def stands(asked: Asked, verdict: Verdict, votes: Sequence[Vote], people: Mappin
     return satisfied(now_asked, votes, people, now)
 
 
+def check_edit(asked: Asked, who: Person, action_digest16: str, now: datetime) -> None:
+    """Return when this person may change what is asked: whoever could hold a key for it, and whoever took part in asking."""
+    _check_open(asked, "key", now, False)
+    if who.id not in asked.lineage or who.kind != "human" or who.active is not True:
+        _check_person(asked, who)
+    elif type(who.level) is not int or who.level < APPROVER_LEVEL_MIN:
+        _refuse("level", f"Changing it takes level {APPROVER_LEVEL_MIN}; yours is {who.level}.")
+    if action_digest16 != asked.action_digest.hex()[:16]:
+        _refuse(
+            "stale_card", "This changed after it was shown to you, so nothing was changed. Look at the newest card."
+        )
+
+
 # --- one vote -----------------------------------------------------------------------------------------------------
+
+
+def _with_rejection(asked: Asked, votes: Sequence[Vote], people: Mapping[str, Person], who: Person) -> Counted:
+    """One rejection more, counted by people; it ends the request when policy does not ask for another."""
+    before, needed = rejecting(asked, votes, people), rejections_needed(asked.obligations)
+    if any(given.kind == "reject" and given.person == who.id for given in votes):
+        _refuse("same_person", f"You rejected this already; {needed} different people must.")
+    given = len(before) + 1
+    return Counted("rejected" if given >= needed else "requested", given, needed)
 
 
 def _with_key(
@@ -287,6 +338,14 @@ def _step_up_missing(asked: Asked, votes: Sequence[Vote], persons: Sequence[str]
         given.signed_in is True and given.kind == "key" and given.person in persons and _binds(asked, given)
         for given in votes
     )
+
+
+def _reason_missing(asked: Asked, votes: Sequence[Vote], persons: Sequence[str]) -> bool:
+    """Policy may want a reason with every key, and may have begun to want it after a key was given."""
+    if not any(obligation["type"] == "reason" for obligation in asked.obligations):
+        return False
+    said = {given.person for given in votes if given.kind == "key" and given.with_reason and _binds(asked, given)}
+    return not said.issuperset(persons)
 
 
 def expires_at(requested_at: datetime, verdict: Verdict) -> datetime:

@@ -9,7 +9,19 @@ from typing import Any
 from engine.canonical import tagged
 from engine.errors import CallerError
 
-PHASES = ("asked", "decided", "running", "done", "failed", "unknown", "rejected", "expired", "canceled")
+PHASES = (
+    "asked",
+    "held",
+    "decided",
+    "running",
+    "done",
+    "failed",
+    "unknown",
+    "rejected",
+    "expired",
+    "canceled",
+    "superseded",
+)
 OPEN = "asked"  # the only phase in which a key may be given
 
 

@@ -40,6 +40,8 @@ _obligation_keys: dict[str, dict[str, int]] = {
     "step_up": {"max_age_s": 86_400},
     "reason": {},
     "hold_window": {"seconds": 604_800},
+    "rejections": {"needed": 9},
+    "break_glass": {"group": 0},
 }
 
 

@@ -24,8 +24,9 @@ def weigh(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     if old["effect"] == "deny":
         return SAME
     # What has to be done along with it: anything that falls away is less.
+    # Some are the other way round: leave to break the glass, or to go on after a rejection.
     owed, owes = _obligations(old), _obligations(new)
-    less, more = not owed <= owes, owed != owes
+    less, more = not owed <= owes or not _leaves(new) <= _leaves(old), owed != owes or _leaves(old) != _leaves(new)
     if old["effect"] == "needs_approval":
         for one, other in _demands(old, new):
             less, more = less or other < one, more or other != one
@@ -48,8 +49,15 @@ def _all_implied(milder: list[Mapping[str, Any]], stricter: list[Mapping[str, An
     return all(any(implies(one, other) for one in stricter) for other in milder)
 
 
+LEAVES = ("break_glass", "rejections")  # what an obligation of this type permits beside what it asks
+
+
 def _obligations(ruling: Mapping[str, Any]) -> set[str]:
-    return {str(sorted(obligation.items())) for obligation in ruling["obligations"]}
+    return {str(sorted(one.items())) for one in ruling["obligations"] if one["type"] not in LEAVES}
+
+
+def _leaves(ruling: Mapping[str, Any]) -> set[str]:
+    return {str(sorted(one.items())) for one in ruling["obligations"] if one["type"] in LEAVES}
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,8 @@ def _rule(question: Question, policy: Policy, accepted: Collection[str], heard: 
     ruling = reducer.reduce(findings, dict(question.subject))
     if ruling["effect"] == "needs_approval":
         _check_people(ruling, question)
+    elif question.purpose != "recheck":
+        _check_window(ruling)
     return ruling
 
 
@@ -196,6 +198,12 @@ def read_findings(data: bytes) -> dict[str, Any]:
         raise PolicyFault("malformed_findings", error.reason) from error
     except reducer.Unfit as unfit:
         raise PolicyFault(unfit.code, unfit.message) from unfit
+
+
+def _check_window(ruling: dict[str, Any]) -> None:
+    """A window in which people may stop something needs people who were asked: without a hold nobody could."""
+    if ruling["effect"] == "allow" and any(one["type"] == "hold_window" for one in ruling["obligations"]):
+        raise PolicyFault("window_without_hold", "policy wants a window to stop this in, and asks nobody about it")
 
 
 def _check_people(ruling: dict[str, Any], question: Question) -> None:

@@ -28,6 +28,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "action.proposed": _words(
         "promise rev step connector operation kind risk reversible target_type target key_sha256 action_sha256"
     ),
+    "action.edited": _words("approval promise action_sha256 person fields_sha256 via"),
     "verdict.given": _words(
         "promise n purpose effect deny_kind retryable tier keys counts groups expires_in_s reasons "
         "action_sha256 policy_revision engine engine_version input_sha256 findings_sha256"
@@ -40,6 +41,8 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
         "approval person level groups action_sha256 card_sha256 card_rev policy_revision blocks_sha256 via given needed"
     ),
     "key.refused": _words("approval person code via count"),
+    "rejection.given": _words("approval person level groups action_sha256 via given needed reason_sha256"),
+    "approval.stopped": _words("approval promise action_sha256 person reason_sha256"),
     "approval.released": _words("approval promise action_sha256 persons"),
     "approval.rejected": _words("approval promise action_sha256 person reason_sha256"),
     "approval.expired": _words("approval promise action_sha256"),

@@ -12,8 +12,9 @@ from engine.gate.reducer import Unfit, check_findings, reduce, source_fault, sub
 
 def derive_verdict(
     body: dict[str, Any], proposal: dict[str, Any], documents: Mapping[str, bytes], tenant: str, run: str
-) -> str:
-    """The recorded findings must give the recorded verdict; doubt may only have become a denial. Returns a remark, or "".
+) -> tuple[str, list[dict[str, Any]]]:
+    """The recorded findings must give the recorded verdict; doubt may only have become a denial. Returns a remark, or "", and what
+    the findings oblige to.
 
     Before holds kept their own groups a verdict said nothing of `needs`, and the groups of all holds came together. Such
     a verdict is held to what was in force then, and the remark says so.
@@ -21,7 +22,7 @@ def derive_verdict(
     if body["effect"] not in ("allow", "deny", "needs_approval"):
         _finding_broken("verdict-effect", f"{body['effect'][:40]!r} is no effect")
     if body["effect"] == "deny" and body["deny_kind"] == "fault":
-        return ""
+        return "", []
     document = _judged_document(documents, body["input_sha256"], "input")
     findings = _judged_document(documents, body["findings_sha256"], "findings")
     try:
@@ -58,12 +59,13 @@ def derive_verdict(
             )
     if "needs" in body and body["needs"] != ruling["needs"]:
         _finding_broken("verdict-derived", f"the recorded findings give needs {ruling['needs']!r}, the verdict others")
+    remark = ""
     if ruling["needs"] and "needs" not in body:
-        return (
+        remark = (
             f"verdict {body['n']} of promise {body['promise']} is from before holds kept their own groups: "
             "a key from any of the groups could satisfy each of them"
         )
-    return ""
+    return remark, ruling["obligations"]
 
 
 def _judged_document(documents: Mapping[str, bytes], digest: str, what: str) -> Any:

@@ -55,7 +55,10 @@ _sentences = {
     "key.given": "{person} turned a key: {given} of {needed}",
     "key.refused": "{person} refused as a key holder: {code}",
     "approval.released": "Approval released by {persons}",
+    "action.edited": "{person} changed the proposal: {approval} is void",
+    "rejection.given": "{person} rejected: {given} of {needed}",
     "approval.rejected": "Rejected by {person}",
+    "approval.stopped": "Approved and stopped by {person}",
     "approval.expired": "Approval expired unanswered",
     "approval.canceled": "Approval withdrawn: {why}",
     "effect.intended": "Effect intended, attempt {attempt}",
@@ -178,7 +181,7 @@ def _approvals(entries: Sequence[Entry]) -> list[list[str]]:
         own = [entry for entry in entries if entry.body.get("approval") == name and entry is not asked]
         given = [f"{_code(e.body['person'])} {_short_time(e.at)}" for e in own if e.type == "key.given"]
         refused = [f"{_code(e.body['person'])} {escape(e.body['code'])}" for e in own if e.type == "key.refused"]
-        ends = ("approval.released", "approval.rejected", "approval.expired", "approval.canceled")
+        ends = tuple(f"approval.{end}" for end in ("released", "rejected", "stopped", "expired", "canceled"))
         ended = [
             _tag(e.type.partition(".")[2], "good" if e.type.endswith("released") else "bad")
             for e in own

@@ -16,6 +16,7 @@ from engine.ledger.doubts import Doubts
 from engine.ledger.entries import Entry, instant
 from engine.ledger.findings import derive_verdict
 from engine.ledger.lineage import Family
+from engine.ledger.owed import Owed
 from engine.ledger.tasks import Tasks
 
 approver_level_min = 4
@@ -65,6 +66,7 @@ class Story:
         self._done: set[str] = set()
         self._tasks = Tasks()
         self._doubts = Doubts()
+        self._owed = Owed()
         self.approvals: dict[str, Asked] = {}
         self.counts: dict[str, int] = {}
         self.remarks: list[str] = []
@@ -72,10 +74,13 @@ class Story:
             "run.queued": self._queued,
             **self._family.rules,
             "action.proposed": self._proposed,
+            "action.edited": self._owed.edited,
             "verdict.given": self._judged,
             "approval.asked": self._asked,
             "key.given": self._key,
             "key.refused": self._refused,
+            "rejection.given": self._rejected,
+            "approval.stopped": self._ended,
             "approval.released": self._released,
             "approval.rejected": self._ended,
             "approval.expired": self._ended,
@@ -93,7 +98,7 @@ class Story:
             "task.answered": self._tasks.answered,
             "task.expired": self._tasks.ended,
             "task.canceled": self._tasks.ended,
-            "operator.answered": self._mended,
+            "operator.answered": self._tasks.mended,
             "reversal.proposed": self._reversal,
             "step.completed": self._completed,
             "run.closed": self._closed,
@@ -137,7 +142,8 @@ class Story:
         wanted = [digest for digest in (body["input_sha256"], body["findings_sha256"]) if digest]
         if list(entry.commit) != wanted:
             _broken("verdict-commit", "a verdict commits to exactly its input and its findings")
-        remark = derive_verdict(body, proposal, self._documents, self._tenant, self._run)
+        remark, obligations = derive_verdict(body, proposal, self._documents, self._tenant, self._run)
+        self._owed.judged(body, obligations)
         if remark:
             self.remarks.append(remark)
         given.append(body)
@@ -161,6 +167,7 @@ class Story:
             _broken("approval-lineage", f"{self._requester} started the run and is missing from the lineage")
         self._family.check_asked(lineage)
         self.approvals[body["approval"]] = Asked(body, lasts)
+        self._owed.asked(body)
 
     def _wanted_of(self, body: dict[str, Any]) -> tuple[dict[str, Any], float]:
         """What must be asked for: a signature by the author of a task, everything else by policy."""
@@ -214,6 +221,12 @@ class Story:
     def _refused(self, entry: Entry) -> None:
         self._approval_of(entry.body)
 
+    def _rejected(self, entry: Entry) -> None:
+        asked = self._approval_of(entry.body)
+        if asked.state != "open":
+            _broken("rejection-late", f"{entry.body['approval']} is already {asked.state}")
+        self._owed.rejected(entry, asked.body)
+
     def _released(self, entry: Entry) -> None:
         body = entry.body
         asked = self._approval_of(body)
@@ -223,6 +236,7 @@ class Story:
         self._check_release(asked.body, asked, tuple(body["persons"]))
         if instant(entry.at) >= instant(asked.body["expires_at"]):
             _broken("release-late", f"{body['approval']} expired at {asked.body['expires_at']}")
+        self._owed.released(entry, _vias(asked))
         asked.state, asked.persons = "released", tuple(body["persons"])
 
     def _check_release(self, wanted: dict[str, Any], asked: Asked, persons: tuple[str, ...]) -> None:
@@ -240,6 +254,8 @@ class Story:
         asked = self._approval_of(entry.body)
         self._same_approval(entry.body, asked)
         # Between release and intent a person may still stop, and a drift may still withdraw.
+        if entry.type == "approval.stopped" and asked.state != "released":
+            _broken("approval-ended", f"{entry.body['approval']} is {asked.state} and is stopped")
         if asked.state != "open" and not (asked.state == "released" and entry.type != "approval.expired"):
             _broken("approval-ended", f"{entry.body['approval']} is already {asked.state}")
         if entry.type == "approval.expired" and instant(entry.at) < instant(asked.body["expires_at"]):
@@ -273,11 +289,12 @@ class Story:
             _broken("effect-twice", f"{place}: this effect succeeded already")
         if (body["promise"], body["attempt"]) not in self._started:
             _broken("intent-journal", f"the journal does not start {place}")
-        self._permit(body)
+        self._permit(entry)
         attempts.append(Effect(body))
 
-    def _permit(self, body: dict[str, Any]) -> None:
+    def _permit(self, entry: Entry) -> None:
         """An allow for exactly this action, or keys that satisfy the stricter of what was asked and what is asked now."""
+        body = entry.body
         verdict = self._verdict_of(body["promise"], body["verdict_n"])
         given = self._verdicts[body["promise"]]
         if verdict is not given[-1] or verdict["action_sha256"] != body["action_sha256"]:
@@ -296,6 +313,7 @@ class Story:
             state = asked.state if asked else "not asked for"
             _broken("executed-unapproved", f"the action needs keys and {body['approval'] or 'its approval'} is {state}")
         self._same_approval(body, asked)
+        self._owed.check_intent(entry, _vias(asked), asked.persons)
         if verdict["effect"] == "needs_approval":
             if tiers_in_order.index(verdict["tier"]) > tiers_in_order.index(asked.body["tier"]):
                 _broken("executed-unapproved", f"{body['approval']} was asked at a lower tier than the recheck demands")
@@ -362,10 +380,6 @@ class Story:
             _broken(
                 "reversal", f"{entry.body['step'][:40]} undoes operation {entry.body['of'][:40]}, which never happened"
             )
-
-    def _mended(self, entry: Entry) -> None:
-        if entry.actor != {"type": "person", "id": entry.body["person"]} or not entry.body["person"]:
-            _broken("task-person", "what an operator says about mending is said by a person who is named")
 
     def _doubted(self, entry: Entry) -> None:
         effect = self._effect_of(entry.body)
@@ -472,6 +486,10 @@ class Story:
             if verdict["n"] == n:
                 return verdict
         _broken("no-verdict", f"promise {promise} has no verdict {n}")
+
+
+def _vias(asked: Asked) -> dict[str, str]:
+    return {person: body["via"] for person, body in asked.keys.items()}
 
 
 def _progress(wanted: dict[str, Any], asked: Asked, persons: tuple[str, ...]) -> tuple[int, int]:

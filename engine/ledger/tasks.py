@@ -63,6 +63,12 @@ class Tasks:
             _task_broken("task-late", f"{entry.body['task']} ends only at {task.body['expires_at']}")
         task.state = entry.type.partition(".")[2]
 
+    @staticmethod
+    def mended(entry: Entry) -> None:
+        """An operator says that what was wrong outside is put right, or will not be."""
+        if entry.actor != {"type": "person", "id": entry.body["person"]} or not entry.body["person"]:
+            _task_broken("task-person", "what an operator says about mending is said by a person who is named")
+
     def signatures(self, body: dict[str, Any]) -> tuple[dict[str, Any], float]:
         """What a request to sign must ask for, and for how long at most."""
         task = self._tasks[body["promise"]]

@@ -8,6 +8,7 @@ import click
 
 from governance.cli import (
     actions,
+    approvals,
     frame,
     journal,
     people,
@@ -39,7 +40,7 @@ for _command in (
     *processes.COMMANDS,
     workflows.group,
     runs.runs,
-    runs.approvals,
+    approvals.group,
     actions.group,
     tasks.group,
     journal.group,

@@ -1,4 +1,4 @@
-"""Orders about runs: start, look, stop, say what happened; and the approvals they wait for."""
+"""Orders about runs: start, look, stop, and say what happened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import click
 from governance.cli import frame
 
 if TYPE_CHECKING:
-    from engine.gate.card import CardRecord
     from governance.store.views import RunView
 
 
@@ -225,96 +224,3 @@ def _waits_for(run: RunView) -> str:
 
 def _time(at: datetime.datetime | None) -> str:
     return "" if at is None else at.astimezone(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-# --- approvals --------------------------------------------------------------------------------------------------------
-
-
-@click.group("approval")
-def approvals() -> None:
-    """Requests that wait for people's keys."""
-
-
-@approvals.command("list")
-@frame.asking
-@frame.output
-def waiting(tenant: str, token: str, form: str) -> None:
-    """What waits for people, the nearest deadline first."""
-    from governance.store import approvals as store
-
-    seat = frame.seat(tenant, token, person=False)
-    seat.require("read")
-    with seat.parts.database.unit(seat.tenant, write=False) as unit:
-        names = store.waiting(unit)
-    rows = []
-    for name in names:
-        card = seat.parts.records.approval(seat.tenant, name)
-        rows.append(
-            {
-                "approval": name, "summary": card.summary, "target": card.target.get("id", ""), "tier": card.tier,
-                "keys": f"{len(card.given)} of {card.keys}", "groups": list(card.groups), "expires_at": card.expires_at, "run": card.run,
-                "digest16": card.action_sha256[:16],
-            }
-        )  # fmt: skip
-    frame.show(form, rows, empty="nothing waits")
-
-
-@approvals.command("decide")
-@click.argument("approval")
-@click.argument("decision", type=click.Choice(["approve", "reject"]))
-@frame.asking
-@click.option("--reason", default="", help="Why; a rejection needs it.")
-@click.option(
-    "--digest", default="", metavar="DIGEST16", help="Decide only what has this digest (from `approval list`)."
-)
-@click.option("--yes", is_flag=True, help="Do not ask again; with --digest only.")
-@frame.output
-def decide(
-    approval: str, decision: str, tenant: str, token: str, reason: str, digest: str, yes: bool, form: str
-) -> int:
-    """Give your key to a request, or reject it, after reading what exactly it is about."""
-    from engine.errors import CallerError
-    from governance.commands.decide import Press
-
-    if yes and not digest:
-        raise CallerError(
-            "without it nobody can know what you saw",
-            field="--digest",
-            next_step="copy it from `twokeys approval list`, or leave out --yes",
-        )
-    seat = frame.seat(tenant, token, person=True)
-    card = seat.parts.records.approval(seat.tenant, approval)
-    if not yes:
-        _explain(card)
-        click.confirm(f"{decision.capitalize()} this?", abort=True, err=True)
-    press = Press(
-        tenant=seat.tenant, approval=approval, actor_kind=seat.person.kind, actor_ref=seat.person.ref,
-        kind="key" if decision == "approve" else "reject", digest16=digest or card.action_sha256[:16], card_rev=card.card_rev, via="cli",
-        reason=reason, dedupe_key="", blocks_sha256="",
-    )  # fmt: skip
-    answer = seat.parts.decide.decide(press)
-    row = {
-        "approval": approval,
-        "code": answer.code,
-        "status": answer.status,
-        "given": answer.given,
-        "needed": answer.needed,
-    }
-    if form == "table":
-        click.echo(frame.printable(answer.sentence))
-    else:
-        frame.show_one(form, {**row, "ok": answer.ok, "sentence": answer.sentence})
-    return frame.OK if answer.ok else frame.FAILED
-
-
-def _explain(card: CardRecord) -> None:
-    frame.say(
-        f"{card.summary} on {card.target.get('id', '')} at {card.target.get('instance', '')} ({card.connector}.{card.operation})"
-    )
-    for name, before, after in card.changes:
-        frame.say(f"  {name}: {before or '(empty)'} -> {after}")
-    frame.say(f"{card.tier} risk, {len(card.given)} of {card.keys} keys given, keys of {', '.join(card.groups)}")
-    frame.say(f"requested by {card.requested_by}, {card.why}; expires {card.expires_at}")
-    for _, message in card.reasons:
-        frame.say(f"  {message}")
-    frame.say(f"digest {card.action_sha256[:16]}")

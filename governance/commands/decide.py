@@ -28,7 +28,7 @@ class Press:
     approval: str
     actor_kind: str
     actor_ref: str
-    kind: str  # key | reject
+    kind: str  # key | reject | stop
     digest16: str
     card_rev: int
     via: str  # slack_button | slack_modal | console | api | cli
@@ -99,7 +99,7 @@ class Decide:
         return self._vote(unit, case, found, person, press)
 
     def _vote(self, unit: Unit, case: Case, found: approvals.Recorded, person: Profile, press: Press) -> Answer:
-        if press.kind not in ("key", "reject"):
+        if press.kind not in gate.VOTE_KINDS:
             return Answer("unknown_kind", False, f"{press.kind} is not a decision", found.asked.status, 0, 0)
         asked, now = found.asked, unit.now()
         profiles = people.profiles(unit)
@@ -107,7 +107,7 @@ class Decide:
         try:
             counted = gate.vote(
                 asked, found.votes, crowd, people.as_person(person), press.kind, press.digest16, now, press.reason,
-                signed_in=press.via == "console",
+                signed_in=press.via == "console", stoppable=_stoppable(case, found),
             )  # fmt: skip
         except gate.VoteRefused as refused:
             return self._refused(unit, press, found, person.person, refused.code, refused.sentence)
@@ -121,6 +121,8 @@ class Decide:
                 found,
                 [p for p in dict.fromkeys(persons) if p in self._standing(found, press, person, crowd, now)],
             )
+        elif counted.status == "rejected" and asked.status == "approved":
+            self._stop(case, found, person, press)
         elif counted.status == "rejected":
             self._reject(case, found, person, press)
         case.posts.append(("card", asked.id, {}))
@@ -133,7 +135,9 @@ class Decide:
                 )
             )
         cases.commit(unit, case, ())
-        code = "key_given" if counted.status == "requested" else counted.status
+        code = f"{press.kind}_given" if counted.status == "requested" else counted.status
+        if asked.status == "approved":
+            code = "stopped"
         answer = Answer(
             code, True, _said(found, code, counted.given, counted.needed), counted.status, counted.given, counted.needed
         )
@@ -182,6 +186,16 @@ class Decide:
                 },
                 actor={"type": "person", "id": person.person},
             )  # fmt: skip
+        elif press.kind == "reject" and counted.status == "requested":
+            case.note(
+                "rejection.given",
+                {
+                    "approval": asked.id, "person": person.person, "level": person.level, "groups": list(person.groups),
+                    "action_sha256": asked.action_digest.hex(), "via": press.via, "given": counted.given, "needed": counted.needed,
+                    "reason_sha256": _reason_sha256(case, press),
+                },
+                actor={"type": "person", "id": person.person},
+            )  # fmt: skip
 
     def _release(self, unit: Unit, case: Case, found: approvals.Recorded, persons: list[str]) -> None:
         asked = found.asked
@@ -202,10 +216,14 @@ class Decide:
             case.finish(asked.promise, ok=True, value=opened(case.payloads[signed]))
             case.put_work("", "advance")
             return
-        # The hours that people took are not the step's: its time to run begins now.
-        case.touch(asked.promise, state="ready", deadline_at=None)
+        # The hours that people took are not the step's: its time to run begins now, or when nobody has stopped it in time.
+        held = gate.window_seconds(asked.obligations)
+        case.touch(
+            asked.promise, state="ready", deadline_at=None,
+            next_eligible_at=case.now + datetime.timedelta(seconds=held) if held else None,
+        )  # fmt: skip
         case.state = "running"
-        case.put_work(asked.promise, "execute")
+        case.put_work(asked.promise, "execute", wait_seconds=held)
 
     def _reject(self, case: Case, found: approvals.Recorded, person: Profile, press: Press) -> None:
         asked = found.asked
@@ -215,13 +233,30 @@ class Decide:
             "approval.rejected",
             {
                 "approval": asked.id, "promise": asked.promise, "action_sha256": asked.action_digest.hex(), "person": person.person,
-                "reason_sha256": sha256(case.origin.salt_key + press.reason.encode()).hex(),
+                "reason_sha256": _reason_sha256(case, press),
             },
             actor={"type": "person", "id": person.person},
         )  # fmt: skip
         case.accept(Signalled(f"approval:{asked.id}", "rejected"))
         error_class = "rejected" if found.is_sign_off else "approval_rejected"
         case.finish(asked.promise, ok=False, error_class=error_class, message=f"rejected: {press.reason}")
+        case.put_work("", "advance")
+
+    def _stop(self, case: Case, found: approvals.Recorded, person: Profile, press: Press) -> None:
+        """It was approved and has not begun: now it never does, whoever had been about to begin it."""
+        asked = found.asked
+        case.approval_status[asked.id] = "rejected"
+        case.note(
+            "approval.stopped",
+            {
+                "approval": asked.id, "promise": asked.promise, "action_sha256": asked.action_digest.hex(), "person": person.person,
+                "reason_sha256": _reason_sha256(case, press),
+            },
+            actor={"type": "person", "id": person.person},
+        )  # fmt: skip
+        case.work_done += [(asked.promise, "execute"), (asked.promise, "judge")]
+        why = press.reason.strip() or "no reason given"
+        case.finish(asked.promise, ok=False, error_class="approval_stopped", message=f"stopped: {why}")
         case.put_work("", "advance")
 
     def _refused(
@@ -246,6 +281,18 @@ class Decide:
             outbox.put(unit, "ephemeral", press.approval, {**press.reply, "text": answer.sentence})
 
 
+def _stoppable(case: Case, found: approvals.Recorded) -> bool:
+    """Whether it is approved and nothing of it is on the road: its attempt has no intent yet, or the last one has failed."""
+    invoke = case.history.invoke(case.promise_id(found.asked.promise))
+    idle = invoke is not None and invoke.phase not in ("started", "completed")
+    newest = case.promises[found.asked.promise].approval == found.asked.id
+    return idle and newest and not case.ended and not found.is_sign_off
+
+
+def _reason_sha256(case: Case, press: Press) -> str:
+    return sha256(case.origin.salt_key + press.reason.encode()).hex()
+
+
 def _plain(answer: Answer) -> dict[str, Any]:
     return {name: getattr(answer, name) for name in Answer.__dataclass_fields__}
 
@@ -255,6 +302,12 @@ def _said(found: approvals.Recorded, code: str, given: int, needed: int) -> str:
         return "Signed. The run goes on with this answer."
     if found.is_sign_off and code == "rejected":
         return "Rejected. The run goes on without this answer; its workflow reads your reason."
+    if code == "stopped":
+        return "Stopped. It was approved and will not run; nothing was done."
+    if code == "reject_given":
+        return f"Your rejection is in: {given} of {needed}. It ends when {needed} different people have rejected it."
+    if code == "approved" and found.asked.obligations and (held := gate.window_seconds(found.asked.obligations)):
+        return f"Approved: the last of {needed}. It is held for {held} s; until then one person may stop it."
     if code == "approved":
         return f"Approved: your key was the last of {needed}. It runs now." if needed > 1 else "Approved. It runs now."
     if code == "rejected":

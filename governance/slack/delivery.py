@@ -149,7 +149,10 @@ class Delivery:
         record = self._records.of(row.tenant, row.ref)
         at, ts = (place.channel or installed.channel, place.ts) if place else (installed.channel, "")
         msg_id = f"{row.ref}/{record.card_rev}"
-        job = card_job(row.tenant, at, self._records.render(record), ts=ts, msg_id=msg_id)
+        # What is asked again stands in the thread of what was asked first, where that is in the same channel.
+        before = None if ts else self._place(row.tenant, row.body.get("after", ""))
+        thread = before.ts if before is not None and before.channel == at else ""
+        job = card_job(row.tenant, at, self._records.render(record), ts=ts, thread_ts=thread, msg_id=msg_id)
         return _Task(job, place=place, record=record)
 
     def _copy(self, row: _Row) -> _Task:

@@ -18,6 +18,7 @@ _keys_shown_max = 3
 
 # Sign, word, and what the reader should know without asking.
 _settled = {
+    "held": ("⏸️", "Approved · held", "One person who could hold a key may still stop it."),
     "decided": ("✅", "Approved", "It runs next, after one more look at the target."),
     "running": ("▶️", "Approved · running…", ""),
     "done": ("✅", "Done", ""),
@@ -25,6 +26,7 @@ _settled = {
     "unknown": ("❓", "Outcome unknown", "Nothing is tried again until a person says what happened."),
     "rejected": ("❌", "Rejected", "Nothing was executed."),
     "expired": ("⌛", "Expired", "Nothing was executed."),
+    "superseded": ("♻️", "Superseded", "What it was about has changed. The newer request is in this thread."),
     "canceled": ("🚫", "Canceled", "Nothing was executed."),
 }
 

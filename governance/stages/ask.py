@@ -17,7 +17,7 @@ CardBody = Callable[[CardRecord], bytes]
 
 def ask(
     case: Case, around: Around, action: Action, judged: Judged, verdict_n: int, old: Recorded | None,
-    *, approval: str, card_body: CardBody, console_url: str, lineage: Mapping[str, str] | None = None,
+    *, approval: str, card_body: CardBody, console_url: str, lineage: Mapping[str, str],
 ) -> None:  # fmt: skip
     """Record the question and post its card. An older question about the same step is withdrawn, its keys void."""
     v, o = judged.verdict, case.origin
@@ -32,8 +32,12 @@ def ask(
                 "why": "drift",
             },
         )
-        case.posts.append(("card", old.asked.id, {}))
-    lineage = case.lineage if lineage is None else lineage
+    root = ""
+    if old is not None:
+        # The same thread: whoever decided before sees there what is different now.
+        root = old.root or old.asked.id
+        case.show_card(old.asked.id)
+        case.posts.append(("said", root, {"text": f"🔁 {_changed(old, action, around)}"}))
     keys, counts, groups, needs = v.keys, dict(v.counts), frozenset(v.groups), v.needs
     until = expires_at(case.now, v)
     if v.effect == "allow" and old is not None:
@@ -48,7 +52,7 @@ def ask(
     shown = Recorded(
         asked=empty, votes=(), reasons=(), card_rev=1, verdict_n=verdict_n, rev=case.promises[action.promise].rev, action=action, verdict=v,
         workflow=o.workflow, version=case.code_version, trigger=f"{o.trigger_type} {o.trigger_ref}", promise_state="waiting_approval",
-        promise_error="", decided_at=None,
+        promise_error="", decided_at=None, root=root,
     )  # fmt: skip
     body = card_body(
         card_record(shown, around.profiles, console_url=console_url, environment=around.tenant.environment)
@@ -56,11 +60,11 @@ def ask(
     card = card_digest(action.digest.hex(), body)
     case.add(
         "approval", approval=approval, promise=action.promise, action_digest=action.digest, card_digest=card, tier=v.tier, keys=empty.keys,
-        body=requirement(empty), card=body, verdict_n=verdict_n, requested_at=case.now, expires_at=empty.expires_at,
+        body=requirement(empty, root), card=body, verdict_n=verdict_n, requested_at=case.now, expires_at=empty.expires_at,
     )  # fmt: skip
     case.add("card", approval=approval)
     case.add("due", kind="approval", ref=approval, at=empty.expires_at)
-    case.posts.append(("card", approval, {}))
+    case.posts.append(("card", approval, {"after": root} if root else {}))
     case.touch(action.promise, state="waiting_approval", approval=approval)
     case.state = "waiting_approval"
     case.note(
@@ -76,3 +80,32 @@ def ask(
             **({"needs": [dict(need) for need in needs]} if needs else {}),
         },
     )  # fmt: skip
+
+
+def _changed(old: Recorded, action: Action, around: Around) -> str:
+    """What is different from what people were asked before, in words for the thread; whose keys are void."""
+    before, after = _shown(old.action), _shown(action)
+    said = [
+        f"{name} {before.get(name) or '(empty)'} → {after.get(name) or '(empty)'}"
+        for name in dict.fromkeys((*before, *after))
+        if before.get(name, "") != after.get(name, "")
+    ]
+    names = [
+        around.profiles[vote.person].name for vote in old.votes if vote.kind == "key" and vote.person in around.profiles
+    ]
+    if not said:
+        head = "Asked again: the keys that were given are not enough any more."
+    elif old.votes:
+        head = f"Changed since it was shown: {'; '.join(said)}."
+    else:
+        head = f"Changed before anybody decided: {'; '.join(said)}."
+    void = f" The keys of {' and '.join(names)} are void." if names and said else ""
+    return head + void
+
+
+def _shown(action: Action) -> dict[str, str]:
+    """What people saw of an action, by the names they saw: where it was, what would be set, and for how much."""
+    seen = {f"{name} (now)": value for name, value in action.preconditions}
+    wanted = {one.name: one.value for one in action.fields}
+    amount = {"amount": f"{action.amount_minor / 100:,.2f} {action.currency}"} if action.currency else {}
+    return {**amount, **wanted, **seen, "target": action.target.id, "workflow version": action.version}

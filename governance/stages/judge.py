@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from engine.errors import CallerError
@@ -14,7 +14,7 @@ from engine.gate.permit import Judgement, Release
 from engine.gate.question import Grant, People, ask, moment, request_id
 from engine.gate.receipt import CannotLook, Outcome
 from engine.gate.retry import fault_delay, ours
-from engine.gate.verdict import Judged, Policy, judge
+from engine.gate.verdict import Judged, Policy, Verdict, judge
 from engine.kernel import proposal_from, reference_of
 from engine.program.faults import hint
 from engine.program.interpreter import Propose
@@ -23,6 +23,7 @@ from governance.store import mending
 from governance.store.approvals import Recorded
 from governance.store.around import Around, Holder, KeyState, Success
 from governance.store.case import Case
+from governance.store.edits import NOTHING, Edited
 
 
 class Looks(Protocol):
@@ -55,6 +56,7 @@ class Opinion:
     judged: Judged | None
     cannot: Outcome | None = None
     keyed: KeyState = _nothing_known
+    lineage: Mapping[str, str] = field(default_factory=dict)  # who can hold no key for it, and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Ask:
     action: Action
     judged: Judged
     verdict_n: int
+    lineage: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ class Judge:
         hash_key: Callable[[str], bytes],
         key_state_of: Callable[[str, str], KeyState],
         recorded: Callable[[Case, str], Action],
+        edited: Callable[[Case, str], Edited],
         hear: Callable[[str, Judged], None],
         random_bytes: Callable[[int], bytes],
         monotonic: Callable[[], float],
@@ -110,6 +114,7 @@ class Judge:
         self._hash_key = hash_key
         self._key_state_of = key_state_of
         self._recorded = recorded
+        self._edited = edited
         self._hear = hear  # told of every verdict that is recorded, and of no opinion that came to nothing
         self._random_bytes = random_bytes
         self._monotonic = monotonic
@@ -124,8 +129,11 @@ class Judge:
         invoke = case.history.invoke(case.promise_id(promise))
         assert invoke is not None
         proposal = proposal_from(case.payloads[reference_of(invoke.scheduled.input)])
+        # Only what was asked about before can have been edited.
+        edited = NOTHING if found is None else self._edited(case, promise)
+        lineage = {**dict.fromkeys(edited.editors, "editor"), **case.lineage}
         try:
-            action = self._action(case, promise, proposal)
+            action = self._action(case, promise, proposal, edited)
         except CannotLook as error:
             return Opinion(promise, proposal, None, None, cannot=error.outcome)
         # A key by position is its promise's own, so before the first attempt there is nothing under it; the intent's
@@ -133,13 +141,13 @@ class Judge:
         first = not proposal.key and case.promises[promise].attempt == 0 and not contested
         keyed = _nothing_known if first else self._key_state_of(action.tenant, action.key)
         if keyed.success is not None or _held_elsewhere(keyed.holder, action):
-            return Opinion(promise, proposal, action, None, keyed=keyed)
+            return Opinion(promise, proposal, action, None, keyed=keyed, lineage=lineage)
         row = case.promises[promise]
         again = found is not None or row.attempt > 0
         question = ask(
             action, request=request_id(self._random_bytes(16)), purpose="recheck" if again else "enforce",
             facts=around.facts(case, row), usage=replace(around.usage, writes_this_run=case.writes + around.writes_of_others),
-            at=moment(around.now.astimezone(datetime.UTC), "UTC"), people=People(around.groups, frozenset(case.lineage)),
+            at=moment(around.now.astimezone(datetime.UTC), "UTC"), people=People(around.groups, frozenset(lineage)),
             tenant_key=self._hash_key(action.tenant), grant=_grant(found, action), freeze=around.freeze,
         )  # fmt: skip
         judged = judge(
@@ -148,9 +156,9 @@ class Judge:
             accepted=(around.revision,),
             monotonic=self._monotonic,
         )
-        return Opinion(promise, proposal, action, judged, keyed=keyed)
+        return Opinion(promise, proposal, action, judged, keyed=keyed, lineage=lineage)
 
-    def _action(self, case: Case, promise: str, proposal: Propose) -> Action:
+    def _action(self, case: Case, promise: str, proposal: Propose, edited: Edited) -> Action:
         o = case.origin
         try:
             spec = self._registry.spec(proposal.connector, proposal.operation)
@@ -159,6 +167,9 @@ class Judge:
             raise CannotLook(ours(error.code, str(error), again=False)) from None
         if proposal.reverses:
             proposal = self._reversal(case, proposal, spec)
+        elif edited.editors:
+            amount = proposal.amount_minor if edited.amount_minor is None else edited.amount_minor
+            proposal = replace(proposal, fields={**proposal.fields, **edited.fields}, amount_minor=amount)
         misfit = _misfit(spec, proposal)
         if misfit:
             raise CannotLook(Outcome("rejected", error_class="invalid_proposal", message=misfit))
@@ -250,15 +261,26 @@ class Judge:
             text = "; ".join(f"{r.code}: {r.message}" for r in verdict.reasons) if reason else "policy denied this"
             self._stuck(case, promise, code, text, verdict.retryable, faults)
             return None
-        return self._gate(case, around, action, opinion.judged, n, found, _turn(holder, action))
+        ruling = self._gate(case, around, opinion, n, found, _turn(holder, action))
+        held = _held_for(case, found, verdict) if isinstance(ruling, Go) and found is not None else 0.0
+        if held > 0:
+            # Approved, and people still have time to stop it: nothing of it begins, whoever woke it and whatever crashed.
+            at = case.now + datetime.timedelta(seconds=held)
+            case.touch(promise, next_eligible_at=at)
+            case.put_work(promise, "execute", wait_seconds=held)
+            return None
+        return ruling
 
     def _gate(
-        self, case: Case, around: Around, action: Action, judged: Judged, n: int, found: Recorded | None, turn: int
+        self, case: Case, around: Around, opinion: Opinion, n: int, found: Recorded | None, turn: int
     ) -> Go | Ask:
+        action, judged = opinion.action, opinion.judged
+        assert action is not None
+        assert judged is not None
         v = judged.verdict
         judgement = Judgement(n, v.effect, v.action_sha256, v.keys, v.tier, v.policy_revision)
         if found is None:
-            return Go(action, judgement, None, turn) if v.effect == "allow" else Ask(action, judged, n)
+            return Go(action, judgement, None, turn) if v.effect == "allow" else Ask(action, judged, n, opinion.lineage)
         people = {name: _person(around, name) for name in around.profiles}
         if found.asked.action_digest == action.digest and gate.stands(found.asked, v, found.votes, people, case.now):
             persons = gate.standing(found.asked, found.votes, people, case.now)
@@ -266,7 +288,7 @@ class Judge:
             return Go(action, judgement, release, turn)
         # The world moved under the keys, or policy wants more than they give: people look again, even where a plain
         # allow would do now, because what they agreed to is not what would run.
-        return Ask(action, judged, n)
+        return Ask(action, judged, n, opinion.lineage)
 
     def _reuse(self, case: Case, promise: str, action: Action, success: Success, faults: int) -> Reuse | None:
         if same_effect(success.action, action):
@@ -344,9 +366,9 @@ def _misfit(spec: OperationSpec, proposal: Propose) -> str:
     name, known = f"{spec.connector}.{spec.operation}", {field.name: field for field in spec.fields}
     if strange := sorted(proposal.fields.keys() - known.keys()):
         return f"{name} has no field {strange[0]!r}{hint(strange[0], known)}"
-    for field in known.values():
-        if field.required and field.name not in proposal.fields:
-            return f"{name} needs the field {field.name!r}"
+    for one in known.values():
+        if one.required and one.name not in proposal.fields:
+            return f"{name} needs the field {one.name!r}"
     if TIERS.index(proposal.risk) < TIERS.index(spec.risk):
         return f"risk {proposal.risk!r} is below {spec.risk!r}, the least for {name}"
     if proposal.target["type"] != spec.target_type:
@@ -358,6 +380,14 @@ def _misfit(spec: OperationSpec, proposal: Propose) -> str:
 
 def _summary(spec: OperationSpec, proposal: Propose) -> str:
     return f"Undo operation {proposal.reverses}: {spec.summary}" if proposal.reverses else spec.summary
+
+
+def _held_for(case: Case, found: Recorded, verdict: Verdict) -> float:
+    """Seconds for which what was approved may still be stopped: the longest window that policy asked for then or asks for now."""
+    if found.decided_at is None:
+        return 0.0
+    seconds = gate.window_seconds((*found.asked.obligations, *verdict.obligations))
+    return (found.decided_at + datetime.timedelta(seconds=seconds) - case.now).total_seconds() if seconds else 0.0
 
 
 def _held_elsewhere(holder: Holder | None, action: Action) -> bool:

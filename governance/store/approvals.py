@@ -10,7 +10,7 @@ from typing import Any
 from engine.canonical import decode, encode, read_json
 from engine.errors import CallerError
 from engine.gate.action import Action, action_from
-from engine.gate.approval import Asked, Vote
+from engine.gate.approval import Asked, Vote, window_seconds
 from engine.gate.card import CardRecord
 from engine.gate.reducer import progress
 from engine.gate.verdict import Reason, Verdict, verdict_from
@@ -36,6 +36,21 @@ class Recorded:
     promise_state: str
     promise_error: str
     decided_at: datetime.datetime | None
+    root: str = ""  # the first request about the same step, in whose thread this one stands
+    newest: str = ""  # the newest request about the same step
+
+    @property
+    def runs_at(self) -> datetime.datetime | None:
+        """Until when what was approved is held, so that one person may still stop it; None when nothing holds it."""
+        seconds = window_seconds(self.asked.obligations)
+        if not seconds or self.asked.status != "approved" or self.decided_at is None:
+            return None
+        return self.decided_at + datetime.timedelta(seconds=seconds)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it was approved and has not begun."""
+        return self.runs_at is not None and self.promise_state == "ready"
 
     @property
     def is_sign_off(self) -> bool:
@@ -55,8 +70,8 @@ def by_author(
     )  # fmt: skip
 
 
-def requirement(asked: Asked) -> bytes:
-    """The part of an approval that has no column of its own."""
+def requirement(asked: Asked, root: str = "") -> bytes:
+    """The part of an approval that has no column of its own; `root` is the first request about the same step."""
     return encode(
         {
             "counts": [[group, count] for group, count in sorted(asked.counts.items())],
@@ -64,6 +79,7 @@ def requirement(asked: Asked) -> bytes:
             "lineage": [[person, why] for person, why in sorted(asked.lineage.items())],
             "obligations": [[[k, v] for k, v in sorted(one.items())] for one in asked.obligations],
             **({"needs": [dict(need) for need in asked.needs]} if asked.needs else {}),
+            "root": root,
         }
     )
 
@@ -110,7 +126,8 @@ def load(unit: Unit, approval: str, *, lock: bool = False) -> Recorded:
         approval=approval,
     )
     rest = unit.one(
-        "select ac.body, ac.rev, v.body, r.workflow, r.code_version, r.trigger_type || ' ' || r.trigger_ref, p.state, p.last_error "
+        "select ac.body, ac.rev, v.body, r.workflow, r.code_version, r.trigger_type || ' ' || r.trigger_ref, p.state, p.last_error, "
+        "p.approval "
         "from run r join promise p on p.tenant = r.tenant and p.run = r.run "
         "join action ac on ac.tenant = r.tenant and ac.run = r.run and ac.promise = p.promise and ac.digest = :digest "
         "left join verdict v on v.tenant = r.tenant and v.run = r.run and v.promise = p.promise and v.n = :n "
@@ -119,11 +136,12 @@ def load(unit: Unit, approval: str, *, lock: bool = False) -> Recorded:
     )  # fmt: skip
     assert rest is not None
     return Recorded(
-        asked=asked, votes=tuple(Vote(v[0], v[1], v[2], bytes(v[3]), bytes(v[4]), signed_in=v[6] == "console") for v in votes),
+        asked=asked, votes=tuple(Vote(v[0], v[1], v[2], bytes(v[3]), bytes(v[4]), v[6] == "console", bool(v[5].strip())) for v in votes),
         reasons=tuple(v[5] for v in votes),
         card_rev=row[11], verdict_n=row[12], rev=rest[1], action=action_from(bytes(rest[0])),
         verdict=verdict_from(read_json(bytes(rest[2]))) if row[12] else _signed(asked),
         workflow=rest[3], version=rest[4], trigger=rest[5], promise_state=rest[6], promise_error=rest[7], decided_at=row[13],
+        root=str(decode(bytes(row[7])).get("root", "")), newest=rest[7],
     )  # fmt: skip
 
 
@@ -181,6 +199,10 @@ _running = {
 
 def phase_of(found: Recorded) -> str:
     """What the card says: from asked to the end of the effect."""
+    if found.is_held:
+        return "held"
+    if found.asked.status == "canceled" and found.newest not in ("", found.asked.id):
+        return "superseded"
     if found.asked.status == "approved":
         return _running.get(found.promise_state, "decided")
     return {"requested": "asked"}.get(found.asked.status, found.asked.status)
@@ -257,6 +279,8 @@ def _minute(at: datetime.datetime) -> str:
 def _outcome(phase: str, found: Recorded, reject: tuple[str, str]) -> str:
     if phase == "rejected":
         return f"Rejected by {reject[0]}: {reject[1]}"
+    if phase == "held" and found.runs_at is not None:
+        return f"Runs at {_minute(found.runs_at)} unless somebody who could hold a key stops it."
     if phase == "failed":
         return found.promise_error
     if phase == "unknown":

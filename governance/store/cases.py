@@ -28,7 +28,8 @@ _load = "select what, columns, x, y from load_run(%s, %s)"
 
 
 # What a commit writes beside the one call: a person's doubts are rare and need not be fast.
-WRITTEN_APART = frozenset(("doubt", "word"))
+# Tables that the one call does not take, and whether their rows name the run.
+WRITTEN_APART = {"doubt": True, "word": True, "action_edit": True, "glass": True, "mandate": False, "attention": False}
 
 
 def insert(unit: Unit, origin: Origin, state: str) -> bool:
@@ -282,22 +283,22 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
         raise Conflict("what the permit rests on has changed", code="version")
     _begin_children(unit, case)
     _tell_family(unit, case)
-    for row in case.rows.get("doubt", ()):
-        unit.run(
-            "insert into doubt (tenant, doubt, run, promise, attempt, action_digest) "
-            "values (:tenant, :doubt, :run, :promise, :attempt, :action_digest)",
-            run=case.origin.run, **row,
-        )  # fmt: skip
-    for row in case.rows.get("word", ()):
-        unit.run(
-            "insert into word (tenant, doubt, n, run, person, how, at, via, identity, reason) "
-            "values (:tenant, :doubt, :n, :run, :person, :how, :at, :via, :identity, :reason)",
-            run=case.origin.run, **row,
-        )  # fmt: skip
+    _put_apart(unit, case)
     if unit.check_commit is not None:
         unit.check_commit(unit, case)
     unit.noted += case.noted
     return kept
+
+
+def _put_apart(unit: Unit, case: Case) -> None:
+    for table, names_run in WRITTEN_APART.items():
+        for row in case.rows.get(table, ()):
+            columns = ["tenant", *(["run"] if names_run else []), *row]
+            values = ", ".join(f":{name}" for name in columns)
+            unit.run(
+                f"insert into {table} ({', '.join(columns)}) values ({values})",
+                **({"run": case.origin.run} if names_run else {}), **row,
+            )  # fmt: skip
 
 
 def writes_of_others(unit: Unit, case: Case, *, lock: bool = False) -> int:

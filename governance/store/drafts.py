@@ -133,6 +133,14 @@ def load(unit: Unit, name: str) -> DraftRecord:
     return _record(row)
 
 
+def edits(unit: Unit, name: str) -> list[tuple[str, bytes]]:
+    """Every edit of a draft, oldest first: who made it, and the whole draft after it."""
+    rows = unit.all(
+        "select author, body from policy_edit where tenant = :tenant and draft = :draft order by n", draft=name
+    )
+    return [(row[0], bytes(row[1])) for row in rows]
+
+
 def published_as(unit: Unit, revision: str) -> DraftRecord | None:
     """The draft that became this revision; None when it was shipped or imported."""
     row = unit.one(f"{_select} and d.revision = :revision order by d.created_at desc limit 1", revision=revision)

@@ -25,6 +25,7 @@ from governance import clock, log
 from governance.commands.answer import Filled
 from governance.commands.authority import allowed
 from governance.commands.decide import Press
+from governance.commands.edit import Changed
 from governance.store import approvals, doubts, journals, people, views
 from governance.store import tasks as store
 from governance.store.people import Profile
@@ -241,6 +242,18 @@ class Api:
             code=answer.code, sentence=answer.sentence, status=answer.status, given=answer.given, needed=answer.needed
         )
 
+    def edit_approval(self, call: Call) -> shape.EditedOut:
+        """POST /v1/approvals/{approval}/edit."""
+        asked: shape.EditApproval = call.body
+        approval = call.path["approval"]
+        done = self._seams.edit.edit(
+            Changed(
+                call.caller.tenant, approval, call.caller.actor, asked.digest16, asked.fields, asked.reason.strip(), "api",
+                asked.amount_minor, dedupe_key("api", call.caller, f"{approval}/edit", call.key),
+            )
+        )  # fmt: skip
+        return shape.EditedOut(**asdict(done))
+
     # --- tasks --------------------------------------------------------------------------------------------------------
 
     def list_tasks(self, call: Call) -> shape.TasksOut:
@@ -413,6 +426,8 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/v1/approvals/{approval}", "showApproval", "The whole of one request", Api.show_approval, out=shape.ApprovalOut),
     Operation("POST", "/v1/approvals/{approval}/decide", "decideApproval", "Give a key or reject", Api.decide_approval,
               body=shape.DecideApproval, out=shape.DecidedOut, idempotency_key=True),
+    Operation("POST", "/v1/approvals/{approval}/edit", "editApproval", "Change what is proposed; it is judged and asked anew",
+              Api.edit_approval, body=shape.EditApproval, out=shape.EditedOut, idempotency_key=True),
     Operation("GET", "/v1/tasks", "listTasks", "What waits for your answer", Api.list_tasks, query=shape.ListTasks, out=shape.TasksOut),
     Operation("GET", "/v1/tasks/{task}", "showTask", "One task and its form", Api.show_task, out=shape.TaskOut),
     Operation("POST", "/v1/tasks/{task}/answer", "answerTask", "Fill in the form of a task", Api.answer_task, body=shape.AnswerTask,

@@ -17,6 +17,7 @@ from engine.errors import CallerError, Refused, TwokeysError
 from governance import log
 from governance.commands.answer import Filled, Told
 from governance.commands.decide import Press
+from governance.commands.edit import Changed
 from governance.store import approvals, doubts, people, templates, views
 from governance.store import tasks as store
 from governance.store.people import Profile
@@ -90,6 +91,7 @@ class Console:
             ("GET", "/approvals", Console.queue),
             ("GET", "/approvals/{approval}", Console.approval),
             ("POST", "/approvals/{approval}", Console.decide),
+            ("POST", "/approvals/{approval}/edit", Console.edit),
             ("GET", "/tasks", Console.tasks),
             ("GET", "/tasks/{task}", Console.task),
             ("POST", "/tasks/{task}", Console.answer),
@@ -362,6 +364,30 @@ class Console:
         )  # fmt: skip
         status = 200 if answer.ok else problems.status_of(Refused(answer.sentence, code=answer.code))
         return self.approval(visit, (answer.ok, answer.sentence), 403 if status == 401 else status)
+
+    def edit(self, visit: Visit) -> Response:
+        """POST /approvals/{approval}/edit: other values for what this page showed; it is judged and asked anew."""
+        session, form = self.acting(visit), visit.form
+        approval = visit.params["approval"]
+        once = dedupe_key("console", session.caller, f"{approval}/edit", form.get("once", ""))
+        values = {name.removeprefix("field."): text for name, text in form.items() if name.startswith("field.")}
+        with self.opened(visit) as (unit, me):
+            question = questions.load(unit, approval, me, "")
+        given = {one.name: one.value for one in question.found.action.fields}
+        # A browser sends every line end as two characters; what was not changed must not look changed.
+        moved = {n: t for n, t in values.items() if t.replace("\r\n", "\n") != given.get(n, "").replace("\r\n", "\n")}
+        digest16 = form.get("digest16", "") if form.get("shown", "") == question.shown else ""
+        try:
+            done = self.seams.edit.edit(
+                Changed(
+                    session.tenant, approval, session.caller.actor, digest16, moved, form.get("reason", "").strip(), "console",
+                    dedupe_key=once,
+                )
+            )  # fmt: skip
+        except TwokeysError as refused:
+            said, status = _told(refused)
+            return self.approval(visit, (False, said), status)
+        return self.approval(visit, (True, done.sentence))
 
     def _is_fresh(self, session: Session, question: questions.Question) -> bool:
         wanted = question.step_up_seconds

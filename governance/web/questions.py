@@ -39,6 +39,7 @@ REFUSALS = {
     "decided": "came after the decision",
     "reason_required": "gave no reason",
     "step_up": "did not sign in again",
+    "not_approved": "wanted to stop what was not approved",
     "unknown_person": "identity linked to nobody",
     "not_unknown": "spoke after it was settled",
     "auditor": "only reads",
@@ -66,6 +67,12 @@ class Question:
     def is_open(self) -> bool:
         """Whether it waits for people."""
         return self.found.asked.status == "requested"
+
+    @property
+    def is_stoppable(self) -> bool:
+        """Whether it is approved and has not begun, so that one person may still stop it."""
+        idle = self.found.promise_state in ("ready", "failed_retryable")
+        return self.found.asked.status == "approved" and idle and not self.found.is_sign_off
 
     @property
     def requested_at(self) -> datetime.datetime:

@@ -12,6 +12,7 @@ from governance.commands.answer import Answers
 from governance.commands.cancel import Cancel
 from governance.commands.caps import SetCaps
 from governance.commands.decide import Decide
+from governance.commands.edit import Edit
 from governance.commands.propose import Propose
 from governance.commands.publish import Publish
 from governance.commands.resolve import Resolve
@@ -30,6 +31,7 @@ class Seams:
     start: Start
     propose: Propose
     decide: Decide
+    edit: Edit
     answers: Answers
     cancel: Cancel
     resolve: Resolve

@@ -204,13 +204,13 @@ def test_a_rejection_needs_a_reason_and_ends_it() -> None:
     """One person is enough; the person who asked reads why."""
     refused("reason_required", asked(), (), ANA, "reject", reason="  ")
     refused("reason_required", asked(), (), ANA, "reject", reason="x" * 2_001)
-    assert press(asked(), (key(BO),), ANA, "reject", reason="wrong incident") == Counted("rejected", 1, 2)
+    assert press(asked(), (key(BO),), ANA, "reject", reason="wrong incident") == Counted("rejected", 1, 1)
 
 
 def test_a_holder_of_a_key_may_still_reject_or_stop() -> None:
     """Never the reverse: a request that was rejected takes no key."""
     assert press(asked(), (key(ANA),), ANA, "reject", reason="I was wrong").status == "rejected"
-    assert press(asked(), (key(ANA),), ANA, "stop").status == "rejected"
+    refused("not_approved", asked(), (key(ANA),), ANA, "stop")
     approved = asked(status="approved")
     assert press(approved, (key(ANA), key(BO)), ANA, "stop", stoppable=True).status == "rejected"
     refused("decided", approved, (key(ANA),), LI, "key", stoppable=True)
@@ -415,3 +415,39 @@ def test_pressing_in_any_order_approves_exactly_when_enough_have_pressed(order: 
             break
     assert accepted == keys
     assert satisfied(ask, votes, PEOPLE, NOON + timedelta(minutes=1))
+
+
+def no(who: Person, **changes: Any) -> Vote:
+    return key(who, kind="reject", **changes)
+
+
+def test_policy_may_want_more_than_one_person_to_reject() -> None:
+    """Counted by people who may still reject; whoever rejected gives no key, and their own key is taken back."""
+    wants = asked(obligations=({"type": "rejections", "needed": 2},))
+    assert press(wants, (), ANA, "reject", reason="no") == Counted("requested", 1, 2)
+    assert press(wants, (no(ANA),), BO, "reject", reason="no") == Counted("rejected", 2, 2)
+    refused("same_person", wants, (no(ANA),), ANA, "reject", reason="no")
+    refused("same_person", wants, (no(ANA),), ANA)
+    assert press(wants, (key(ANA), no(ANA)), BO) == Counted("requested", 1, 2)
+    gone = {**PEOPLE, ANA.id: replace(ANA, active=False)}
+    assert press(wants, (no(ANA),), BO, "reject", reason="no", people=gone).status == "requested"
+    assert satisfied(wants, (no(CY), key(ANA), key(BO)), PEOPLE, NOON)
+    assert not satisfied(wants, (no(CY), no(LI), key(ANA), key(BO)), PEOPLE, NOON)
+
+
+def test_what_is_held_does_not_expire_while_it_is_held() -> None:
+    """It was approved in time; the window begins with the last key, however late that came."""
+    held = asked(status="approved", obligations=({"type": "hold_window", "seconds": 60},))
+    both, end = (key(ANA), key(BO)), asked().expires_at
+    assert satisfied(held, both, PEOPLE, end + timedelta(seconds=59))
+    assert not satisfied(held, both, PEOPLE, end + timedelta(seconds=60))
+    assert not satisfied(replace(held, status="requested"), both, PEOPLE, end)
+
+
+def test_a_reason_that_policy_wants_later_is_missing_from_earlier_keys() -> None:
+    """At the recheck policy wants a reason with each key: a key without one does not satisfy it."""
+    one = asked(keys=1, status="approved")
+    wants = replace(one, obligations=({"type": "reason"},))
+    assert satisfied(one, (key(ANA),), PEOPLE, NOON)
+    assert not satisfied(wants, (key(ANA),), PEOPLE, NOON)
+    assert satisfied(wants, (key(ANA, with_reason=True),), PEOPLE, NOON)

@@ -65,6 +65,7 @@ def test_every_entry_of_a_run_has_a_sentence_with_its_own_keys() -> None:
         "approval",
         "key.given",
         "key.refused",
+        "rejection",
         "effect",
         "doubt",
         "word",

@@ -15,15 +15,22 @@ from tests.governance.store import catalog
 Connection = psycopg.Connection[Any]
 RECORDS = (
     "action",
+    "action_edit",
+    "attention",
+    "away",
     "cosignature",
     "doubt",
     "entry",
+    "glass",
     "intent",
     "journal",
+    "mandate",
     "node",
     "policy_edit",
     "receipt",
+    "review",
     "verdict",
+    "viewing",
     "vote",
     "word",
 )

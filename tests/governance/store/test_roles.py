@@ -72,8 +72,9 @@ def test_the_application_changes_only_what_has_a_state(superuser: Connection) ->
     whole = {table: set(rights) for table, rights in grants(superuser, "tk_app").items()}
     inserted = {table for table, rights in whole.items() if "insert" in rights and "update" not in rights}
     assert inserted == {
-        "action", "audit_head", "cosignature", "doubt", "entry_pending", "intent", "journal", "payload", "policy", "policy_draft",
-        "policy_edit", "policy_shadow", "receipt", "route", "signing_key", "task", "template", "verdict", "vote", "word",
+        "action", "action_edit", "attention", "audit_head", "away", "cosignature", "doubt", "entry_pending", "glass", "intent", "journal",
+        "mandate", "payload", "policy", "policy_draft", "policy_edit", "policy_shadow", "receipt", "review", "route", "signing_key", "task",
+        "template", "verdict", "viewing", "vote", "word",
     }  # fmt: skip
     assert {table for table, rights in whole.items() if rights == {"select"}} == {
         "alembic_version", "checkpoint", "entry", "node", "step",

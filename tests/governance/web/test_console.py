@@ -134,7 +134,8 @@ def test_a_page_that_showed_something_else_decides_nothing(world: World, browser
 def test_a_decision_of_another_kind_and_an_unknown_approval_are_refused(world: World, browser: Open) -> None:
     _, approval = waiting(world)
     ana = browser("ana")
-    assert ana.decide(approval, "stop").status_code == 422
+    assert ana.decide(approval, "shout").status_code == 422
+    assert "nothing to stop" in ana.decide(approval, "stop").text
     assert ana.get("/approvals/ap_0000000000000000").status_code == 404
     assert "approval ap_0000" in ana.get("/approvals/ap_0000000000000000").text.lower()
 

@@ -1,0 +1,106 @@
+"""What policy obliges to beside keys, held against the entries: a fresh sign-in, a window to stop it in, more than one rejection."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NoReturn
+
+from engine.errors import BrokenLedger
+from engine.ledger.entries import Entry, instant
+
+
+@dataclass(slots=True)
+class Debt:
+    """What is owed for one approval, and what was given of it beside its keys."""
+
+    asked_by: tuple[str, int]  # the verdict that asked: its promise and number
+    rejecting: list[str] = field(default_factory=list)
+    released_at: datetime | None = None
+
+
+class Owed:
+    """The obligations of the verdicts of a run; each verb refuses what could not have happened under them."""
+
+    def __init__(self) -> None:
+        self._obligations: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        self._debts: dict[str, Debt] = {}
+        self._editors: dict[str, set[str]] = {}  # by promise
+
+    def judged(self, body: Mapping[str, Any], obligations: list[dict[str, Any]]) -> None:
+        """A verdict, and what its findings oblige to."""
+        self._obligations[body["promise"], body["n"]] = obligations
+
+    def edited(self, entry: Entry) -> None:
+        """Somebody changed a proposal that was asked about: from now on they are of its lineage."""
+        body = entry.body
+        if entry.actor != {"type": "person", "id": body["person"]} or not body["person"]:
+            _owed_broken("edit-person", f"the edit of {body['person']} was made by {entry.actor['id']}")
+        if body["approval"] not in self._debts or self._debts[body["approval"]].asked_by[0] != body["promise"]:
+            _owed_broken("edit-unasked", f"{body['approval'][:40]!r} was never asked for this step and is edited")
+        if list(entry.commit) != [body["fields_sha256"]]:
+            _owed_broken("edit-commit", "an edit commits to exactly the values that it gives")
+        self._editors.setdefault(body["promise"], set()).add(body["person"])
+
+    def asked(self, body: Mapping[str, Any]) -> None:
+        """An approval is asked; a verdict of number 0 is an author's, which obliges to nothing."""
+        missing = self._editors.get(body["promise"], set()) - {ancestor["person"] for ancestor in body["lineage"]}
+        if missing:
+            _owed_broken("approval-lineage", f"{min(missing)} edited what is asked and is missing from the lineage")
+        self._debts[body["approval"]] = Debt((body["promise"], body["verdict_n"]))
+
+    def rejected(self, entry: Entry, asked: Mapping[str, Any]) -> None:
+        """Somebody rejects where policy wants more than one to."""
+        body, debt = entry.body, self._debts[entry.body["approval"]]
+        person, needed = body["person"], self._rejections(debt)
+        if entry.actor != {"type": "person", "id": person} or not person:
+            _owed_broken("rejection-person", f"the rejection of {person} was given by {entry.actor['id']}")
+        if person in debt.rejecting:
+            _owed_broken("rejection-twice", f"{person} rejected {body['approval']} twice")
+        if person in {ancestor["person"] for ancestor in asked["lineage"]} or not set(body["groups"]) & set(
+            asked["groups"]
+        ):
+            _owed_broken("rejection-person", f"{person} could hold no key for {body['approval']} and rejects it")
+        debt.rejecting.append(person)
+        if body["needed"] != needed or not 1 <= body["given"] <= len(debt.rejecting) or body["given"] >= needed:
+            _owed_broken(
+                "rejection-count", f"the rejection of {person} claims to be {body['given']} of {body['needed']}"
+            )
+
+    def released(self, entry: Entry, vias: Mapping[str, str]) -> None:
+        """Enough keys are there; `vias` says through which door each person gave theirs."""
+        debt = self._debts[entry.body["approval"]]
+        debt.released_at = instant(entry.at)
+        self._check_keys(debt, self._of(debt), vias, entry.body["persons"])
+
+    def check_intent(self, entry: Entry, vias: Mapping[str, str], persons: Collection[str]) -> None:
+        """An effect begins under an approval: what was owed when people were asked, and what is owed now."""
+        body = entry.body
+        debt = self._debts[body["approval"]]
+        both = [*self._of(debt), *self._obligations.get((body["promise"], body["verdict_n"]), ())]
+        self._check_keys(debt, both, vias, persons)
+        seconds = max((one["seconds"] for one in both if one["type"] == "hold_window"), default=0)
+        if debt.released_at is None or instant(entry.at) < debt.released_at + timedelta(seconds=seconds):
+            _owed_broken("window", f"{body['approval']} had to be held for {seconds} seconds and was not")
+
+    def _check_keys(
+        self, debt: Debt, owed: list[dict[str, Any]], vias: Mapping[str, str], persons: Collection[str]
+    ) -> None:
+        if any(one["type"] == "step_up" for one in owed) and not any(
+            vias.get(person) == "console" for person in persons
+        ):
+            _owed_broken("step-up", "policy wanted a key with a fresh sign-in, and none was given in the console")
+        both = sorted(set(persons) & set(debt.rejecting))
+        if both:
+            _owed_broken("two-person", f"{both[0]} is counted for what they rejected")
+
+    def _of(self, debt: Debt) -> list[dict[str, Any]]:
+        return self._obligations.get(debt.asked_by, [])
+
+    def _rejections(self, debt: Debt) -> int:
+        return min((int(one["needed"]) for one in self._of(debt) if one["type"] == "rejections"), default=1)
+
+
+def _owed_broken(code: str, reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code=code)
