@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 9c57f971c77e7db222762dd6b4fbc95e44f07ff91de9a3e26a1340b9d0940bb7
+Digest of the parts: 53864f117eaaf306d10ea354ba9d22fb259c2733fb3d3641fef50cf556a9b693
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import struct
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import accumulate
 from operator import itemgetter
@@ -644,6 +644,8 @@ _obligation_keys: dict[str, dict[str, int]] = {
     "step_up": {"max_age_s": 86_400},
     "reason": {},
     "hold_window": {"seconds": 604_800},
+    "rejections": {"needed": 9},
+    "break_glass": {"group": 0},
 }
 
 
@@ -1359,6 +1361,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "action.proposed": _words(
         "promise rev step connector operation kind risk reversible target_type target key_sha256 action_sha256"
     ),
+    "action.edited": _words("approval promise action_sha256 person fields_sha256 via"),
     "verdict.given": _words(
         "promise n purpose effect deny_kind retryable tier keys counts groups expires_in_s reasons "
         "action_sha256 policy_revision engine engine_version input_sha256 findings_sha256"
@@ -1371,6 +1374,8 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
         "approval person level groups action_sha256 card_sha256 card_rev policy_revision blocks_sha256 via given needed"
     ),
     "key.refused": _words("approval person code via count"),
+    "rejection.given": _words("approval person level groups action_sha256 via given needed reason_sha256"),
+    "approval.stopped": _words("approval promise action_sha256 person reason_sha256"),
     "approval.released": _words("approval promise action_sha256 persons"),
     "approval.rejected": _words("approval promise action_sha256 person reason_sha256"),
     "approval.expired": _words("approval promise action_sha256"),
@@ -2647,6 +2652,12 @@ class Tasks:
             _task_broken("task-late", f"{entry.body['task']} ends only at {task.body['expires_at']}")
         task.state = entry.type.partition(".")[2]
 
+    @staticmethod
+    def mended(entry: Entry) -> None:
+        """An operator says that what was wrong outside is put right, or will not be."""
+        if entry.actor != {"type": "person", "id": entry.body["person"]} or not entry.body["person"]:
+            _task_broken("task-person", "what an operator says about mending is said by a person who is named")
+
     def signatures(self, body: dict[str, Any]) -> tuple[dict[str, Any], float]:
         """What a request to sign must ask for, and for how long at most."""
         task = self._tasks[body["promise"]]
@@ -2772,8 +2783,9 @@ def _doubt_broken(code: str, reason: str) -> NoReturn:
 
 def derive_verdict(
     body: dict[str, Any], proposal: dict[str, Any], documents: Mapping[str, bytes], tenant: str, run: str
-) -> str:
-    """The recorded findings must give the recorded verdict; doubt may only have become a denial. Returns a remark, or "".
+) -> tuple[str, list[dict[str, Any]]]:
+    """The recorded findings must give the recorded verdict; doubt may only have become a denial. Returns a remark, or "", and what
+    the findings oblige to.
 
     Before holds kept their own groups a verdict said nothing of `needs`, and the groups of all holds came together. Such
     a verdict is held to what was in force then, and the remark says so.
@@ -2781,7 +2793,7 @@ def derive_verdict(
     if body["effect"] not in ("allow", "deny", "needs_approval"):
         _finding_broken("verdict-effect", f"{body['effect'][:40]!r} is no effect")
     if body["effect"] == "deny" and body["deny_kind"] == "fault":
-        return ""
+        return "", []
     document = _judged_document(documents, body["input_sha256"], "input")
     findings = _judged_document(documents, body["findings_sha256"], "findings")
     try:
@@ -2818,12 +2830,13 @@ def derive_verdict(
             )
     if "needs" in body and body["needs"] != ruling["needs"]:
         _finding_broken("verdict-derived", f"the recorded findings give needs {ruling['needs']!r}, the verdict others")
+    remark = ""
     if ruling["needs"] and "needs" not in body:
-        return (
+        remark = (
             f"verdict {body['n']} of promise {body['promise']} is from before holds kept their own groups: "
             "a key from any of the groups could satisfy each of them"
         )
-    return ""
+    return remark, ruling["obligations"]
 
 
 def _judged_document(documents: Mapping[str, bytes], digest: str, what: str) -> Any:
@@ -2836,6 +2849,106 @@ def _judged_document(documents: Mapping[str, bytes], digest: str, what: str) -> 
 
 
 def _finding_broken(code: str, reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code=code)
+
+
+# ================== engine.ledger.owed ================================================================================
+
+"""What policy obliges to beside keys, held against the entries: a fresh sign-in, a window to stop it in, more than one rejection."""
+
+
+@dataclass(slots=True)
+class Debt:
+    """What is owed for one approval, and what was given of it beside its keys."""
+
+    asked_by: tuple[str, int]  # the verdict that asked: its promise and number
+    rejecting: list[str] = field(default_factory=list)
+    released_at: datetime | None = None
+
+
+class Owed:
+    """The obligations of the verdicts of a run; each verb refuses what could not have happened under them."""
+
+    def __init__(self) -> None:
+        self._obligations: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        self._debts: dict[str, Debt] = {}
+        self._editors: dict[str, set[str]] = {}  # by promise
+
+    def judged(self, body: Mapping[str, Any], obligations: list[dict[str, Any]]) -> None:
+        """A verdict, and what its findings oblige to."""
+        self._obligations[body["promise"], body["n"]] = obligations
+
+    def edited(self, entry: Entry) -> None:
+        """Somebody changed a proposal that was asked about: from now on they are of its lineage."""
+        body = entry.body
+        if entry.actor != {"type": "person", "id": body["person"]} or not body["person"]:
+            _owed_broken("edit-person", f"the edit of {body['person']} was made by {entry.actor['id']}")
+        if body["approval"] not in self._debts or self._debts[body["approval"]].asked_by[0] != body["promise"]:
+            _owed_broken("edit-unasked", f"{body['approval'][:40]!r} was never asked for this step and is edited")
+        if list(entry.commit) != [body["fields_sha256"]]:
+            _owed_broken("edit-commit", "an edit commits to exactly the values that it gives")
+        self._editors.setdefault(body["promise"], set()).add(body["person"])
+
+    def asked(self, body: Mapping[str, Any]) -> None:
+        """An approval is asked; a verdict of number 0 is an author's, which obliges to nothing."""
+        missing = self._editors.get(body["promise"], set()) - {ancestor["person"] for ancestor in body["lineage"]}
+        if missing:
+            _owed_broken("approval-lineage", f"{min(missing)} edited what is asked and is missing from the lineage")
+        self._debts[body["approval"]] = Debt((body["promise"], body["verdict_n"]))
+
+    def rejected(self, entry: Entry, asked: Mapping[str, Any]) -> None:
+        """Somebody rejects where policy wants more than one to."""
+        body, debt = entry.body, self._debts[entry.body["approval"]]
+        person, needed = body["person"], self._rejections(debt)
+        if entry.actor != {"type": "person", "id": person} or not person:
+            _owed_broken("rejection-person", f"the rejection of {person} was given by {entry.actor['id']}")
+        if person in debt.rejecting:
+            _owed_broken("rejection-twice", f"{person} rejected {body['approval']} twice")
+        if person in {ancestor["person"] for ancestor in asked["lineage"]} or not set(body["groups"]) & set(
+            asked["groups"]
+        ):
+            _owed_broken("rejection-person", f"{person} could hold no key for {body['approval']} and rejects it")
+        debt.rejecting.append(person)
+        if body["needed"] != needed or not 1 <= body["given"] <= len(debt.rejecting) or body["given"] >= needed:
+            _owed_broken(
+                "rejection-count", f"the rejection of {person} claims to be {body['given']} of {body['needed']}"
+            )
+
+    def released(self, entry: Entry, vias: Mapping[str, str]) -> None:
+        """Enough keys are there; `vias` says through which door each person gave theirs."""
+        debt = self._debts[entry.body["approval"]]
+        debt.released_at = instant(entry.at)
+        self._check_keys(debt, self._of(debt), vias, entry.body["persons"])
+
+    def check_intent(self, entry: Entry, vias: Mapping[str, str], persons: Collection[str]) -> None:
+        """An effect begins under an approval: what was owed when people were asked, and what is owed now."""
+        body = entry.body
+        debt = self._debts[body["approval"]]
+        both = [*self._of(debt), *self._obligations.get((body["promise"], body["verdict_n"]), ())]
+        self._check_keys(debt, both, vias, persons)
+        seconds = max((one["seconds"] for one in both if one["type"] == "hold_window"), default=0)
+        if debt.released_at is None or instant(entry.at) < debt.released_at + timedelta(seconds=seconds):
+            _owed_broken("window", f"{body['approval']} had to be held for {seconds} seconds and was not")
+
+    def _check_keys(
+        self, debt: Debt, owed: list[dict[str, Any]], vias: Mapping[str, str], persons: Collection[str]
+    ) -> None:
+        if any(one["type"] == "step_up" for one in owed) and not any(
+            vias.get(person) == "console" for person in persons
+        ):
+            _owed_broken("step-up", "policy wanted a key with a fresh sign-in, and none was given in the console")
+        both = sorted(set(persons) & set(debt.rejecting))
+        if both:
+            _owed_broken("two-person", f"{both[0]} is counted for what they rejected")
+
+    def _of(self, debt: Debt) -> list[dict[str, Any]]:
+        return self._obligations.get(debt.asked_by, [])
+
+    def _rejections(self, debt: Debt) -> int:
+        return min((int(one["needed"]) for one in self._of(debt) if one["type"] == "rejections"), default=1)
+
+
+def _owed_broken(code: str, reason: str) -> NoReturn:
     raise BrokenLedger(reason, code=code)
 
 
@@ -2895,6 +3008,7 @@ class Story:
         self._done: set[str] = set()
         self._tasks = Tasks()
         self._doubts = Doubts()
+        self._owed = Owed()
         self.approvals: dict[str, Asked] = {}
         self.counts: dict[str, int] = {}
         self.remarks: list[str] = []
@@ -2902,10 +3016,13 @@ class Story:
             "run.queued": self._queued,
             **self._family.rules,
             "action.proposed": self._proposed,
+            "action.edited": self._owed.edited,
             "verdict.given": self._judged,
             "approval.asked": self._asked,
             "key.given": self._key,
             "key.refused": self._refused,
+            "rejection.given": self._rejected,
+            "approval.stopped": self._ended,
             "approval.released": self._released,
             "approval.rejected": self._ended,
             "approval.expired": self._ended,
@@ -2923,7 +3040,7 @@ class Story:
             "task.answered": self._tasks.answered,
             "task.expired": self._tasks.ended,
             "task.canceled": self._tasks.ended,
-            "operator.answered": self._mended,
+            "operator.answered": self._tasks.mended,
             "reversal.proposed": self._reversal,
             "step.completed": self._completed,
             "run.closed": self._closed,
@@ -2967,7 +3084,8 @@ class Story:
         wanted = [digest for digest in (body["input_sha256"], body["findings_sha256"]) if digest]
         if list(entry.commit) != wanted:
             _broken("verdict-commit", "a verdict commits to exactly its input and its findings")
-        remark = derive_verdict(body, proposal, self._documents, self._tenant, self._run)
+        remark, obligations = derive_verdict(body, proposal, self._documents, self._tenant, self._run)
+        self._owed.judged(body, obligations)
         if remark:
             self.remarks.append(remark)
         given.append(body)
@@ -2991,6 +3109,7 @@ class Story:
             _broken("approval-lineage", f"{self._requester} started the run and is missing from the lineage")
         self._family.check_asked(lineage)
         self.approvals[body["approval"]] = Asked(body, lasts)
+        self._owed.asked(body)
 
     def _wanted_of(self, body: dict[str, Any]) -> tuple[dict[str, Any], float]:
         """What must be asked for: a signature by the author of a task, everything else by policy."""
@@ -3044,6 +3163,12 @@ class Story:
     def _refused(self, entry: Entry) -> None:
         self._approval_of(entry.body)
 
+    def _rejected(self, entry: Entry) -> None:
+        asked = self._approval_of(entry.body)
+        if asked.state != "open":
+            _broken("rejection-late", f"{entry.body['approval']} is already {asked.state}")
+        self._owed.rejected(entry, asked.body)
+
     def _released(self, entry: Entry) -> None:
         body = entry.body
         asked = self._approval_of(body)
@@ -3053,6 +3178,7 @@ class Story:
         self._check_release(asked.body, asked, tuple(body["persons"]))
         if instant(entry.at) >= instant(asked.body["expires_at"]):
             _broken("release-late", f"{body['approval']} expired at {asked.body['expires_at']}")
+        self._owed.released(entry, _vias(asked))
         asked.state, asked.persons = "released", tuple(body["persons"])
 
     def _check_release(self, wanted: dict[str, Any], asked: Asked, persons: tuple[str, ...]) -> None:
@@ -3070,6 +3196,8 @@ class Story:
         asked = self._approval_of(entry.body)
         self._same_approval(entry.body, asked)
         # Between release and intent a person may still stop, and a drift may still withdraw.
+        if entry.type == "approval.stopped" and asked.state != "released":
+            _broken("approval-ended", f"{entry.body['approval']} is {asked.state} and is stopped")
         if asked.state != "open" and not (asked.state == "released" and entry.type != "approval.expired"):
             _broken("approval-ended", f"{entry.body['approval']} is already {asked.state}")
         if entry.type == "approval.expired" and instant(entry.at) < instant(asked.body["expires_at"]):
@@ -3103,11 +3231,12 @@ class Story:
             _broken("effect-twice", f"{place}: this effect succeeded already")
         if (body["promise"], body["attempt"]) not in self._started:
             _broken("intent-journal", f"the journal does not start {place}")
-        self._permit(body)
+        self._permit(entry)
         attempts.append(Effect(body))
 
-    def _permit(self, body: dict[str, Any]) -> None:
+    def _permit(self, entry: Entry) -> None:
         """An allow for exactly this action, or keys that satisfy the stricter of what was asked and what is asked now."""
+        body = entry.body
         verdict = self._verdict_of(body["promise"], body["verdict_n"])
         given = self._verdicts[body["promise"]]
         if verdict is not given[-1] or verdict["action_sha256"] != body["action_sha256"]:
@@ -3126,6 +3255,7 @@ class Story:
             state = asked.state if asked else "not asked for"
             _broken("executed-unapproved", f"the action needs keys and {body['approval'] or 'its approval'} is {state}")
         self._same_approval(body, asked)
+        self._owed.check_intent(entry, _vias(asked), asked.persons)
         if verdict["effect"] == "needs_approval":
             if tiers_in_order.index(verdict["tier"]) > tiers_in_order.index(asked.body["tier"]):
                 _broken("executed-unapproved", f"{body['approval']} was asked at a lower tier than the recheck demands")
@@ -3192,10 +3322,6 @@ class Story:
             _broken(
                 "reversal", f"{entry.body['step'][:40]} undoes operation {entry.body['of'][:40]}, which never happened"
             )
-
-    def _mended(self, entry: Entry) -> None:
-        if entry.actor != {"type": "person", "id": entry.body["person"]} or not entry.body["person"]:
-            _broken("task-person", "what an operator says about mending is said by a person who is named")
 
     def _doubted(self, entry: Entry) -> None:
         effect = self._effect_of(entry.body)
@@ -3302,6 +3428,10 @@ class Story:
             if verdict["n"] == n:
                 return verdict
         _broken("no-verdict", f"promise {promise} has no verdict {n}")
+
+
+def _vias(asked: Asked) -> dict[str, str]:
+    return {person: body["via"] for person, body in asked.keys.items()}
 
 
 def _progress(wanted: dict[str, Any], asked: Asked, persons: tuple[str, ...]) -> tuple[int, int]:
