@@ -32,6 +32,7 @@ from governance.store.people import Profile
 from governance.store.unit import Unit
 from governance.store.views import Page, RunView
 from governance.web import actions, openapi, questions, story, tasks, tenants
+from governance.web import gate_models as gate_shape
 from governance.web import models as shape
 from governance.web.auth import Caller, bearer, check_reader, dedupe_key, reader
 from governance.web.evidence import Shown, download, receipts
@@ -242,9 +243,9 @@ class Api:
             code=answer.code, sentence=answer.sentence, status=answer.status, given=answer.given, needed=answer.needed
         )
 
-    def edit_approval(self, call: Call) -> shape.EditedOut:
+    def edit_approval(self, call: Call) -> gate_shape.EditedOut:
         """POST /v1/approvals/{approval}/edit."""
-        asked: shape.EditApproval = call.body
+        asked: gate_shape.EditApproval = call.body
         approval = call.path["approval"]
         done = self._seams.edit.edit(
             Changed(
@@ -252,7 +253,7 @@ class Api:
                 asked.amount_minor, dedupe_key("api", call.caller, f"{approval}/edit", call.key),
             )
         )  # fmt: skip
-        return shape.EditedOut(**asdict(done))
+        return gate_shape.EditedOut(**asdict(done))
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -427,7 +428,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("POST", "/v1/approvals/{approval}/decide", "decideApproval", "Give a key or reject", Api.decide_approval,
               body=shape.DecideApproval, out=shape.DecidedOut, idempotency_key=True),
     Operation("POST", "/v1/approvals/{approval}/edit", "editApproval", "Change what is proposed; it is judged and asked anew",
-              Api.edit_approval, body=shape.EditApproval, out=shape.EditedOut, idempotency_key=True),
+              Api.edit_approval, body=gate_shape.EditApproval, out=gate_shape.EditedOut, idempotency_key=True),
     Operation("GET", "/v1/tasks", "listTasks", "What waits for your answer", Api.list_tasks, query=shape.ListTasks, out=shape.TasksOut),
     Operation("GET", "/v1/tasks/{task}", "showTask", "One task and its form", Api.show_task, out=shape.TaskOut),
     Operation("POST", "/v1/tasks/{task}/answer", "answerTask", "Fill in the form of a task", Api.answer_task, body=shape.AnswerTask,

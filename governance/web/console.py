@@ -17,13 +17,12 @@ from engine.errors import CallerError, Refused, TwokeysError
 from governance import log
 from governance.commands.answer import Filled, Told
 from governance.commands.decide import Press
-from governance.commands.edit import Changed
 from governance.store import approvals, doubts, people, templates, views
 from governance.store import tasks as store
 from governance.store.people import Profile
 from governance.store.unit import Unit
 from governance.store.views import Page
-from governance.web import problems, questions, story, tasks
+from governance.web import gate, problems, questions, story, tasks
 from governance.web.auth import NotSignedIn, Session, Sessions, by_token, check_reader, dedupe_key, reader
 from governance.web.evidence import download, receipts
 from governance.web.forms import read_form
@@ -369,21 +368,10 @@ class Console:
         """POST /approvals/{approval}/edit: other values for what this page showed; it is judged and asked anew."""
         session, form = self.acting(visit), visit.form
         approval = visit.params["approval"]
-        once = dedupe_key("console", session.caller, f"{approval}/edit", form.get("once", ""))
-        values = {name.removeprefix("field."): text for name, text in form.items() if name.startswith("field.")}
         with self.opened(visit) as (unit, me):
             question = questions.load(unit, approval, me, "")
-        given = {one.name: one.value for one in question.found.action.fields}
-        # A browser sends every line end as two characters; what was not changed must not look changed.
-        moved = {n: t for n, t in values.items() if t.replace("\r\n", "\n") != given.get(n, "").replace("\r\n", "\n")}
-        digest16 = form.get("digest16", "") if form.get("shown", "") == question.shown else ""
         try:
-            done = self.seams.edit.edit(
-                Changed(
-                    session.tenant, approval, session.caller.actor, digest16, moved, form.get("reason", "").strip(), "console",
-                    dedupe_key=once,
-                )
-            )  # fmt: skip
+            done = self.seams.edit.edit(gate.changed(session, question, form))
         except TwokeysError as refused:
             said, status = _told(refused)
             return self.approval(visit, (False, said), status)

@@ -100,17 +100,6 @@ class AddWorkspace(_Shape):
     name: Annotated[str, Field(max_length=100, pattern=r"^[^\x00]*$")] = ""
 
 
-class EditApproval(_Shape):
-    """Change what is proposed, its fields or a payment's amount: it is judged and asked anew, and you hold no key for it."""
-
-    digest16: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-    fields: dict[
-        Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")], Annotated[str, Field(pattern=r"^[^\x00]*$")]
-    ] = Field(default_factory=dict, max_length=100)
-    amount_minor: Annotated[int, Field(ge=1, le=int_max)] | None = None
-    reason: Reason = ""
-
-
 class ListRuns(_Shape):
     """Filter and place of a list of runs."""
 
@@ -410,15 +399,6 @@ class DecidedOut(_Shape):
     status: str
     given: int
     needed: int
-
-
-class EditedOut(_Shape):
-    """The request that was withdrawn, and the run whose changed proposal is judged next."""
-
-    approval: str
-    run: str
-    promise: str
-    sentence: str
 
 
 class TaskFieldOut(_Shape):
