@@ -56,6 +56,7 @@ _by_code = {
     "not_sealed": 409,
     "not_connected": 409,
     "decided": 409,
+    "not_approved": 409,
     "expired": 409,
     "stale_card": 409,
     "taken": 409,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,13 +33,12 @@ def refused(code: str, world: World, found: Recorded, name: str, fields: Mapping
     return str(info.value)
 
 
-def threads(world: World) -> list[tuple[str, str]]:
-    """(thread, text) of every reply that was posted."""
-    return [
-        (call["thread_ts"], call["text"])
-        for method, call in world.slack.calls
-        if method == "chat.postMessage" and call.get("thread_ts")
-    ]
+def queued(world: World, kind: str, ref: str) -> list[dict[str, Any]]:
+    """What is to be posted about this request."""
+    rows = world.rows(
+        "select body from outbox where tenant = :tenant and kind = :kind and ref = :ref", kind=kind, ref=ref
+    )
+    return [json.loads(bytes(row["body"])) for row in rows]
 
 
 def test_what_changed_outside_is_asked_again_in_the_same_thread_with_the_difference(world: World) -> None:
@@ -52,10 +52,11 @@ def test_what_changed_outside_is_asked_again_in_the_same_thread_with_the_differe
     new = world.waiting(run)
     assert (new.asked.id != found.asked.id, new.votes, new.root) == (True, (), found.asked.id)
     assert world.writes("close_code") == []
-    _post(world)
-    said = [text for thread, text in threads(world) if thread]
-    assert any("Changed since it was shown" in text and "→ 7" in text and "are void" in text for text in said)
-    assert any("needs 2 keys" in text for text in said), "the new card stands in the thread of the old one"
+    (said,) = queued(world, "said", found.asked.id)
+    assert "Changed since it was shown" in said["text"]
+    assert "state (now) 2 → 7" in said["text"]
+    assert "The keys of ana and bo are void." in said["text"]
+    assert queued(world, "card", new.asked.id) == [{"after": found.asked.id}]
     assert approvals.phase_of(again(world, found)) == "superseded"
     assert world.press(found, "cleo").code == "decided"
     world.approve(run, "cleo", "ana")
@@ -150,11 +151,3 @@ def test_the_bundle_of_an_edited_run_verifies(sealing_world: World) -> None:
     world.approve(run, "ana", "cleo")
     world.until(run, "succeeded")
     assert verified(world, run) == (0, [])
-
-
-def _post(world: World) -> None:
-    """Everything that waits for an older message of the same card too."""
-    for _ in range(5):
-        with world.parts.database.unit(world.tenant) as unit:
-            unit.run("update outbox_due set eligible_at = clock_timestamp() where tenant = :tenant")
-        world.post()

@@ -262,7 +262,8 @@ def test_two_people_decide_by_the_api(world: World, api: Speak, document: dict[s
     [
         ({"digest16": "0" * 16}, 409, "stale_card"),
         ({"digest16": "x"}, 422, "invalid_body"),
-        ({"kind": "stop"}, 422, "invalid_body"),
+        ({"kind": "shout"}, 422, "invalid_body"),
+        ({"kind": "stop"}, 409, "not_approved"),
         ({"kind": "reject"}, 422, "reason_required"),
         ({"reason": "x" * 2001}, 422, "invalid_body"),
         ({"reason": "a\x00b"}, 422, "invalid_body"),
