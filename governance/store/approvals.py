@@ -141,7 +141,7 @@ def load(unit: Unit, approval: str, *, lock: bool = False) -> Recorded:
         card_rev=row[11], verdict_n=row[12], rev=rest[1], action=action_from(bytes(rest[0])),
         verdict=verdict_from(read_json(bytes(rest[2]))) if row[12] else _signed(asked),
         workflow=rest[3], version=rest[4], trigger=rest[5], promise_state=rest[6], promise_error=rest[7], decided_at=row[13],
-        root=str(decode(bytes(row[7])).get("root", "")), newest=rest[7],
+        root=str(decode(bytes(row[7])).get("root", "")), newest=rest[8],
     )  # fmt: skip
 
 
