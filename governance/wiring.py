@@ -16,6 +16,7 @@ from engine.ledger.bundle import PolicySource
 from engine.ledger.notes import write_vkey
 from engine.ledger.onefile import one_file
 from governance import clock, metrics
+from governance.commands.absent import Absent
 from governance.commands.admit import Admit
 from governance.commands.amend import Amend
 from governance.commands.answer import Answers
@@ -240,6 +241,10 @@ class Parts:
     @cached_property
     def edit(self) -> Edit:
         return Edit(self.database, self.registry.spec)
+
+    @cached_property
+    def absent(self) -> Absent:
+        return Absent(self.database)
 
     @cached_property
     def answers(self) -> Answers:

@@ -44,6 +44,7 @@ class Person:
     active: bool
     kind: str  # human | service
     groups: frozenset[str]
+    stands_in: frozenset[str] = frozenset()  # for whom, of those who are away at this moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class Vote:
     card_digest: bytes
     signed_in: bool = False
     with_reason: bool = False
+    for_person: str = ""  # who was away, and in whose groups this key was turned
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class Counted:
     status: str  # requested | approved | rejected
     given: int
     needed: int
+    for_person: str = ""  # whom the voter stood in for
 
 
 def vote(
@@ -116,13 +119,13 @@ def vote(
     if kind not in VOTE_KINDS:
         raise ValueError(f"no vote is of kind {kind!r}")
     _check_open(asked, kind, now, stoppable)
-    _check_person(asked, who)
+    _check_person(asked, who, people)
     if action_digest16 != asked.action_digest.hex()[:16]:
         _refuse(
             "stale_card",
             "This changed after it was shown to you, so your click changed nothing. Look at the newest card.",
         )
-    given, needed = progress(asked.wanted, _holders(asked, standing(asked, votes, people, now), people))
+    given, needed = progress(asked.wanted, holders(asked, votes, standing(asked, votes, people, now), people))
     if kind != "key":
         _check_reason_size(reason)
         if kind == "stop" and asked.status != "approved":
@@ -151,8 +154,9 @@ def standing(asked: Asked, votes: Sequence[Vote], people: Mapping[str, Person], 
     for given in votes:
         if given.kind == "key" and _binds(asked, given) and given.at < asked.expires_at and given.at <= now:
             person = people.get(given.person)
-            fits = person is not None and person.id == given.person and not _unfit_holder(asked, person)
-            if fits and given.person not in taken_back:
+            fits = person is not None and person.id == given.person and not _unfit_given(asked, person, people, given)
+            # Whoever is away and whoever stands in for them are never two people.
+            if fits and given.person not in taken_back and not _counterpart(asked, given, votes, people, tuple(found)):
                 found[given.person] = None
     return tuple(found)
 
@@ -160,7 +164,7 @@ def standing(asked: Asked, votes: Sequence[Vote], people: Mapping[str, Person], 
 def rejecting(asked: Asked, votes: Sequence[Vote], people: Mapping[str, Person]) -> tuple[str, ...]:
     """The persons whose rejections stand at this moment, in the order given; checked again like keys."""
     persons = dict.fromkeys(given.person for given in votes if given.kind == "reject" and _binds(asked, given))
-    return tuple(one for one in persons if one in people and not _unfit_holder(asked, people[one]))
+    return tuple(one for one in persons if one in people and not _unfit_holder(asked, people[one], people))
 
 
 def rejections_needed(obligations: Sequence[Mapping[str, Any]]) -> int:
@@ -184,7 +188,7 @@ def satisfied(asked: Asked, votes: Sequence[Vote], people: Mapping[str, Person],
     if len(rejecting(asked, votes, people)) >= rejections_needed(asked.obligations):
         return False
     persons = standing(asked, votes, people, now)
-    if not is_satisfied(asked.wanted, _holders(asked, persons, people)):
+    if not is_satisfied(asked.wanted, holders(asked, votes, persons, people)):
         return False
     return not _step_up_missing(asked, votes, persons) and not _reason_missing(asked, votes, persons)
 
@@ -210,11 +214,11 @@ def stands(asked: Asked, verdict: Verdict, votes: Sequence[Vote], people: Mappin
     return satisfied(now_asked, votes, people, now)
 
 
-def check_edit(asked: Asked, who: Person, action_digest16: str, now: datetime) -> None:
+def check_edit(asked: Asked, who: Person, people: Mapping[str, Person], action_digest16: str, now: datetime) -> None:
     """Return when this person may change what is asked: whoever could hold a key for it, and whoever took part in asking."""
     _check_open(asked, "key", now, False)
     if who.id not in asked.lineage or who.kind != "human" or who.active is not True:
-        _check_person(asked, who)
+        _check_person(asked, who, people)
     elif type(who.level) is not int or who.level < APPROVER_LEVEL_MIN:
         _refuse("level", f"Changing it takes level {APPROVER_LEVEL_MIN}; yours is {who.level}.")
     if action_digest16 != asked.action_digest.hex()[:16]:
@@ -243,22 +247,28 @@ def _with_key(
     now: datetime,
     signed_in: bool,
 ) -> Counted:
-    new = Vote(who.id, "key", now, asked.action_digest, asked.card_digest, signed_in)
+    absent = "" if who.groups & asked.groups else stands_for(asked, who, people)
+    new = Vote(who.id, "key", now, asked.action_digest, asked.card_digest, signed_in, True, absent)
     # The voter as checked above counts, whatever an older snapshot of `people` says.
     after_people = {**people, who.id: who}
-    before = shortfall(asked.wanted, _holders(asked, standing(asked, votes, people, now), people))
+    before = standing(asked, votes, people, now)
+    if _counterpart(asked, new, votes, after_people, before):
+        _refuse(
+            "delegate",
+            "You and whoever you stand in for, or who stands in for you, count as one; one of you gave a key.",
+        )
     after_votes = (*votes, new)
     persons = standing(asked, after_votes, after_people, now)
-    holders = _holders(asked, persons, after_people)
-    if shortfall(asked.wanted, holders) >= before:
+    held = holders(asked, after_votes, persons, after_people)
+    if shortfall(asked.wanted, held) >= shortfall(asked.wanted, holders(asked, votes, before, people)):
         _refuse(
             "not_approver",
-            f"A key from your groups is already there. Still needed: {_still_needed(asked, persons, after_people)}.",
+            f"A key from your groups is already there. Still needed: {_still_needed(asked, held)}.",
         )
-    given, needed = progress(asked.wanted, holders)
+    given, needed = progress(asked.wanted, held)
     if given >= needed and _step_up_missing(asked, after_votes, persons):
         _refuse("step_up", "One of the keys must be given in the console, right after signing in again.")
-    return Counted("approved" if given >= needed else "requested", given, needed)
+    return Counted("approved" if given >= needed else "requested", given, needed, absent)
 
 
 def _check_open(asked: Asked, kind: str, now: datetime, stoppable: bool) -> None:
@@ -271,35 +281,85 @@ def _check_open(asked: Asked, kind: str, now: datetime, stoppable: bool) -> None
     _refuse("decided", f"This is already {asked.status}. Your click changed nothing.")
 
 
-def _check_person(asked: Asked, who: Person) -> None:
-    code = _unfit_holder(asked, who)
+def _check_person(asked: Asked, who: Person, people: Mapping[str, Person]) -> None:
+    code = _unfit_holder(asked, who, people)
     if not code:
         return
     groups = ", ".join(f"@{group}" for group in sorted(asked.groups))
+    why = asked.lineage.get(who.id, "delegate" if who.stands_in & asked.lineage.keys() else "")
     sentences = {
         "not_human": "Only a person can decide this; a service account cannot.",
         "inactive": "Your account is switched off, so you cannot decide this.",
         "level": f"Deciding takes level {APPROVER_LEVEL_MIN}; yours is {who.level}.",
         "self": "You asked for this, so you cannot hold a key.",
-        "lineage": _lineage_sentences.get(
-            asked.lineage.get(who.id, ""), "You took part in this request; another person must decide."
-        ),
+        "lineage": _lineage_sentences.get(why, "You took part in this request; another person must decide."),
         "not_approver": f"You are in no group that may give this key; it takes {groups}. Nothing changed.",
     }
     _refuse(code, sentences[code])
 
 
-def _unfit_holder(asked: Asked, person: Person) -> str:
+def _unfit_holder(asked: Asked, person: Person, people: Mapping[str, Person]) -> str:
     """Empty when this person may hold a key for this request, else the refusal's code."""
+    code = _unfit(asked, person)
+    if code:
+        return code
+    return "" if person.groups & asked.groups or stands_for(asked, person, people) else "not_approver"
+
+
+def _unfit_given(asked: Asked, person: Person, people: Mapping[str, Person], given: Vote) -> str:
+    """The same of a key that was given: turned in somebody's place, it stands and falls with that person's groups."""
+    if not given.for_person:
+        return _unfit(asked, person) or ("" if person.groups & asked.groups else "not_approver")
+    absent = people.get(given.for_person)
+    return _unfit(asked, person) or ("" if absent is not None and _lends(asked, absent) else "not_approver")
+
+
+def _unfit(asked: Asked, person: Person) -> str:
+    """The same, whatever groups they are in."""
     if person.kind != "human":
         return "not_human"
     if person.active is not True:
         return "inactive"
     if person.id in asked.lineage:
         return "self" if asked.lineage[person.id] == "requester" else "lineage"
-    if type(person.level) is not int or person.level < APPROVER_LEVEL_MIN:
-        return "level"
-    return "" if person.groups & asked.groups else "not_approver"
+    if person.stands_in & asked.lineage.keys():
+        return "lineage"
+    return "level" if type(person.level) is not int or person.level < APPROVER_LEVEL_MIN else ""
+
+
+# --- whoever is away ----------------------------------------------------------------------------------------------
+
+
+def stands_for(asked: Asked, person: Person, people: Mapping[str, Person]) -> str:
+    """Whoever is away in whose place this person may turn a key; empty when there is nobody."""
+    return next((one for one in sorted(person.stands_in) if one in people and _lends(asked, people[one])), "")
+
+
+def may_stand_in(asked: Asked, person: Person, people: Mapping[str, Person]) -> bool:
+    """Whether this person could turn a key only because somebody is away."""
+    return not _unfit(asked, person) and not person.groups & asked.groups and bool(stands_for(asked, person, people))
+
+
+def _lends(asked: Asked, absent: Person) -> bool:
+    """Whether somebody who is away could hold a key here: only then may another one in their place."""
+    return bool(absent.groups & asked.groups) and not _unfit(asked, replace(absent, stands_in=frozenset()))
+
+
+def _counterpart(
+    asked: Asked, given: Vote, votes: Sequence[Vote], people: Mapping[str, Person], counted: Sequence[str]
+) -> str:
+    """Who of these already counts for the same one person: whoever stands in for the giver, or whom the giver stands in for."""
+    bound = {
+        (one.person, one.for_person) for one in votes if one.kind == "key" and one.for_person and _binds(asked, one)
+    }
+    bound |= {(given.person, given.for_person)} if given.for_person else set()
+    for other in counted:
+        pairs = ((given.person, other), (other, given.person))
+        if any(pair in bound or pair[1] in people[pair[0]].stands_in for pair in pairs if pair[0] in people):
+            return other
+        if given.for_person and (other, given.for_person) in bound:
+            return other
+    return ""
 
 
 def _check_reason_size(reason: str) -> None:
@@ -314,8 +374,12 @@ def _binds(asked: Asked, given: Vote) -> bool:
     return given.action_digest == asked.action_digest and given.card_digest == asked.card_digest
 
 
-def _holders(asked: Asked, persons: Sequence[str], people: Mapping[str, Person]) -> dict[str, list[str]]:
-    return {person: sorted(people[person].groups & asked.groups) for person in persons}
+def holders(
+    asked: Asked, votes: Sequence[Vote], persons: Sequence[str], people: Mapping[str, Person]
+) -> dict[str, list[str]]:
+    """The groups by which each of these persons counts: their own, or those of whoever they stood in for."""
+    lent = {one.person: one.for_person for one in votes if one.kind == "key" and one.for_person and _binds(asked, one)}
+    return {person: sorted(people[lent.get(person, person)].groups & asked.groups) for person in persons}
 
 
 def _turn_of(asked: Asked, votes: Sequence[Vote], person: str) -> int:
@@ -323,10 +387,9 @@ def _turn_of(asked: Asked, votes: Sequence[Vote], person: str) -> int:
     return order.index(person) + 1
 
 
-def _still_needed(asked: Asked, persons: Sequence[str], people: Mapping[str, Person]) -> str:
-    holders = _holders(asked, persons, people)
-    before = shortfall(asked.wanted, holders)
-    missing = [f"@{g}" for g in sorted(asked.groups) if shortfall(asked.wanted, {**holders, "": [g]}) < before]
+def _still_needed(asked: Asked, held: Mapping[str, list[str]]) -> str:
+    before = shortfall(asked.wanted, held)
+    missing = [f"@{g}" for g in sorted(asked.groups) if shortfall(asked.wanted, {**held, "": [g]}) < before]
     return ", ".join(missing)
 
 

@@ -86,6 +86,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "person.linked": _words("person identity_kind identity_sha256"),
     "person.owned": _words("person owner"),
     "person.deactivated": _words("person"),
+    "person.away": _words("person delegate from_at until_at"),
     "group.changed": _words("group person change"),
     "tenant.created": _words("tenant"),
     "workspace.added": _words("workspace"),
@@ -98,8 +99,12 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
 }
 
 # What a body has only where there is something to say. `needs`: the holds on an action ask for different things, and each
-# must be satisfied on its own.
-OPTIONAL: dict[str, tuple[str, ...]] = {"verdict.given": ("needs",), "approval.asked": ("needs",)}
+# must be satisfied on its own. `for_person`: who was away, in whose groups and in whose place a key was turned.
+OPTIONAL: dict[str, tuple[str, ...]] = {
+    "verdict.given": ("needs",),
+    "approval.asked": ("needs",),
+    "key.given": ("for_person",),
+}
 
 _body_keys = {kind: frozenset(keys) for kind, keys in CATALOGUE.items()}
 _optional_keys = {kind: frozenset(OPTIONAL.get(kind, ())) for kind in CATALOGUE}

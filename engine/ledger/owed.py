@@ -17,6 +17,7 @@ class Debt:
 
     asked_by: tuple[str, int]  # the verdict that asked: its promise and number
     rejecting: list[str] = field(default_factory=list)
+    lent: dict[str, str] = field(default_factory=dict)  # who turned a key in whose place
     released_at: datetime | None = None
 
 
@@ -68,6 +69,17 @@ class Owed:
                 "rejection-count", f"the rejection of {person} claims to be {body['given']} of {body['needed']}"
             )
 
+    def turned(self, entry: Entry, lineage: frozenset[str]) -> None:
+        """A key, perhaps in somebody's place: those two are one person, and the lineage holds for both."""
+        absent = entry.body.get("for_person", "")
+        if not absent:
+            return
+        if absent == entry.body["person"] or absent in lineage:
+            _owed_broken(
+                "key-lineage", f"{entry.body['person']} turned a key in the place of {absent[:40]}, who could not"
+            )
+        self._debts[entry.body["approval"]].lent[entry.body["person"]] = absent
+
     def released(self, entry: Entry, vias: Mapping[str, str]) -> None:
         """Enough keys are there; `vias` says through which door each person gave theirs."""
         debt = self._debts[entry.body["approval"]]
@@ -91,6 +103,9 @@ class Owed:
             vias.get(person) == "console" for person in persons
         ):
             _owed_broken("step-up", "policy wanted a key with a fresh sign-in, and none was given in the console")
+        ones = [debt.lent.get(person, person) for person in persons]
+        if len(set(ones)) != len(ones):
+            _owed_broken("two-person", "whoever was away and whoever stood in for them are counted as two people")
         both = sorted(set(persons) & set(debt.rejecting))
         if both:
             _owed_broken("two-person", f"{both[0]} is counted for what they rejected")

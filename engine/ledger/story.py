@@ -210,6 +210,7 @@ class Story:
             _broken("key-level", f"{person} has level {body['level']}; keys need {approver_level_min}")
         if not set(body["groups"]) & set(asked.body["groups"]):
             _broken("key-group", f"{person} is in none of the groups that were asked")
+        self._owed.turned(entry, frozenset(ancestor["person"] for ancestor in asked.body["lineage"]))
         asked.keys[person] = body
         least = keys_needed(asked.body["keys"], dict(asked.body["counts"]))
         given, _ = _progress(asked.body, asked, tuple(asked.keys))

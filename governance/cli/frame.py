@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import sys
@@ -86,6 +87,17 @@ def _refused(error: TwokeysError) -> int:
     say(f"twokeys: {field}{error.reason}")
     say(f"  next: {error.next_step or usual}")
     return code
+
+
+def moment(text: str, field: str) -> datetime.datetime:
+    """A day or a moment as typed; without a zone it is UTC."""
+    try:
+        found = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise CallerError(
+            "is not a time", field=field, next_step="for example 2026-12-01 or 2026-12-01T08:00+01:00"
+        ) from None
+    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
 
 
 def say(text: str) -> None:

@@ -89,6 +89,38 @@ def deactivate(person: str, tenant: str, token: str) -> None:
     frame.say(f"{person} is deactivated")
 
 
+@people.command("away")
+@click.argument("person", default="")
+@frame.asking
+@click.option(
+    "--until",
+    required=True,
+    metavar="TIME",
+    help="When they are back: 2026-12-01 or 2026-12-01T08:00+01:00 (else UTC).",
+)
+@click.option("--from", "since", default="", metavar="TIME", help="From when; without it, from now.")
+@click.option("--delegate", default="", metavar="PERSON", help="Who may turn keys in their place meanwhile.")
+def away(person: str, tenant: str, token: str, until: str, since: str, delegate: str) -> None:
+    """Say that a person is away, yourself without a name; whoever stands in for them never counts as a second person."""
+    seat = frame.seat(tenant, token, person=False)
+    begins = frame.moment(since, "--from") if since else None
+    done = seat.parts.absent.away(
+        seat.tenant, seat.actor, person, frame.moment(until, "--until"), delegate=delegate, since=begins
+    )
+    stands = f"{delegate} stands in for them" if done.delegate else "nobody stands in for them"
+    frame.say(f"{person or 'you'}: away until {done.until_at:%Y-%m-%d %H:%M} UTC; {stands}")
+
+
+@people.command("back")
+@click.argument("person", default="")
+@frame.asking
+def back(person: str, tenant: str, token: str) -> None:
+    """Say that a person is back, yourself without a name."""
+    seat = frame.seat(tenant, token, person=False)
+    seat.parts.absent.back(seat.tenant, seat.actor, person)
+    frame.say(f"{person or 'you'}: not away any more")
+
+
 @people.command("list")
 @frame.asking
 @frame.output

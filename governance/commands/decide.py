@@ -112,14 +112,14 @@ class Decide:
         except gate.VoteRefused as refused:
             return self._refused(unit, press, found, person.person, refused.code, refused.sentence)
         case.now = max(case.now, now)
-        self._record_vote(unit, case, found, person, press, counted, now)
+        self._record_vote(unit, case, found, person, press, counted, profiles, now)
         if counted.status == "approved":
             persons = [v.person for v in found.votes if v.kind == "key"] + [person.person]
             self._release(
                 unit,
                 case,
                 found,
-                [p for p in dict.fromkeys(persons) if p in self._standing(found, press, person, crowd, now)],
+                [p for p in dict.fromkeys(persons) if p in self._standing(found, press, person, counted, crowd, now)],
             )
         elif counted.status == "rejected" and asked.status == "approved":
             self._stop(case, found, person, press)
@@ -131,7 +131,12 @@ class Decide:
                 (
                     "thread",
                     asked.id,
-                    {"person": person.name, "given": counted.given, "needed": counted.needed, "reason": press.reason},
+                    {
+                        "person": _named(person, counted, profiles),
+                        "given": counted.given,
+                        "needed": counted.needed,
+                        "reason": press.reason,
+                    },
                 )
             )
         cases.commit(unit, case, ())
@@ -150,10 +155,14 @@ class Decide:
         found: approvals.Recorded,
         press: Press,
         person: Profile,
+        counted: gate.Counted,
         crowd: Mapping[str, gate.Person],
         now: datetime.datetime,
     ) -> tuple[str, ...]:
-        new = gate.Vote(person.person, press.kind, now, found.asked.action_digest, found.asked.card_digest)
+        asked = found.asked
+        new = gate.Vote(
+            person.person, press.kind, now, asked.action_digest, asked.card_digest, for_person=counted.for_person
+        )
         return gate.standing(found.asked, (*found.votes, new), crowd, now)
 
     def _record_vote(
@@ -164,6 +173,7 @@ class Decide:
         person: Profile,
         press: Press,
         counted: gate.Counted,
+        profiles: Mapping[str, Profile],
         now: datetime.datetime,
     ) -> None:
         asked = found.asked
@@ -175,11 +185,15 @@ class Decide:
             card_digest=asked.card_digest, card_rev=press.card_rev or found.card_rev, policy_revision=found.verdict.policy_revision,
             blocks_sha256=blocks, via=press.via, identity=f"{press.actor_kind}:{press.actor_ref}", reason=press.reason,
         )  # fmt: skip
+        lent = profiles[counted.for_person].groups if counted.for_person else person.groups
+        if counted.for_person:
+            case.add("mandate", approval=asked.id, person=person.person, for_person=counted.for_person)
         if press.kind == "key":
             case.note(
                 "key.given",
                 {
-                    "approval": asked.id, "person": person.person, "level": person.level, "groups": list(person.groups),
+                    **({"for_person": counted.for_person} if counted.for_person else {}),
+                    "approval": asked.id, "person": person.person, "level": person.level, "groups": list(lent),
                     "action_sha256": asked.action_digest.hex(), "card_sha256": asked.card_digest.hex(),
                     "card_rev": press.card_rev or found.card_rev, "policy_revision": found.verdict.policy_revision,
                     "blocks_sha256": blocks, "via": press.via, "given": counted.given, "needed": counted.needed,
@@ -287,6 +301,11 @@ def _stoppable(case: Case, found: approvals.Recorded) -> bool:
     idle = invoke is not None and invoke.phase not in ("started", "completed")
     newest = case.promises[found.asked.promise].approval == found.asked.id
     return idle and newest and not case.ended and not found.is_sign_off
+
+
+def _named(person: Profile, counted: gate.Counted, profiles: Mapping[str, Profile]) -> str:
+    """Both names, where a key was turned in somebody's place."""
+    return f"{person.name} for {profiles[counted.for_person].name}" if counted.for_person else person.name
 
 
 def _reason_sha256(case: Case, press: Press) -> str:

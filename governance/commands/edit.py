@@ -63,7 +63,8 @@ class Edit:
             if before is not None:
                 return Resubmitted(**before)
             person, now = who(unit, changed.actor), unit.now()
-            gate.check_edit(found.asked, people.as_person(person), changed.digest16, now)
+            crowd = {name: people.as_person(one) for name, one in people.profiles(unit).items()}
+            gate.check_edit(found.asked, people.as_person(person), crowd, changed.digest16, now)
             if case.ended or case.cancel_requested or found.is_sign_off:
                 raise Refused("this cannot be edited: it is an answer, or its run is over", code="decided")
             if case.promises[found.asked.promise].attempt:

@@ -24,6 +24,7 @@ from governance.store.approvals import Recorded
 from governance.store.around import Around, Holder, KeyState, Success
 from governance.store.case import Case
 from governance.store.edits import NOTHING, Edited
+from governance.store.people import as_person
 
 
 class Looks(Protocol):
@@ -281,7 +282,7 @@ class Judge:
         judgement = Judgement(n, v.effect, v.action_sha256, v.keys, v.tier, v.policy_revision)
         if found is None:
             return Go(action, judgement, None, turn) if v.effect == "allow" else Ask(action, judged, n, opinion.lineage)
-        people = {name: _person(around, name) for name in around.profiles}
+        people = {name: as_person(profile) for name, profile in around.profiles.items()}
         if found.asked.action_digest == action.digest and gate.stands(found.asked, v, found.votes, people, case.now):
             persons = gate.standing(found.asked, found.votes, people, case.now)
             release = Release(found.asked.id, action.digest, persons, found.asked.keys, found.asked.tier)
@@ -398,13 +399,6 @@ def _turn(holder: Holder | None, action: Action) -> int:
     if holder is None:
         return 1
     return 0 if (holder.run, holder.promise) == (action.run, action.promise) else holder.turn + 1
-
-
-def _person(around: Around, name: str) -> gate.Person:
-    p = around.profiles[name]
-    return gate.Person(
-        id=name, level=1 if p.read_only else p.level, active=p.active, kind=p.kind, groups=frozenset(p.groups)
-    )
 
 
 def _grant(found: Recorded | None, action: Action) -> Grant:

@@ -15,7 +15,7 @@ from engine.gate.card import CardRecord
 from engine.gate.reducer import progress
 from engine.gate.verdict import Reason, Verdict, verdict_from
 from governance.store.people import Profile
-from governance.store.unit import Unit
+from governance.store.unit import Row, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,9 @@ def load(unit: Unit, approval: str, *, lock: bool = False) -> Recorded:
         raise AssertionError("an approval that has a run has a row")
     asked = _asked(row, unit.tenant)
     votes = unit.all(
-        "select person, kind, at, action_digest, card_digest, reason, via from vote where tenant = :tenant and approval = :approval "
-        "order by at, person",
+        "select v.person, v.kind, v.at, v.action_digest, v.card_digest, v.reason, v.via, coalesce(m.for_person, '') from vote v "
+        "left join mandate m on m.tenant = v.tenant and m.approval = v.approval and m.person = v.person and v.kind = 'key' "
+        "where v.tenant = :tenant and v.approval = :approval order by v.at, v.person",
         approval=approval,
     )
     rest = unit.one(
@@ -136,13 +137,18 @@ def load(unit: Unit, approval: str, *, lock: bool = False) -> Recorded:
     )  # fmt: skip
     assert rest is not None
     return Recorded(
-        asked=asked, votes=tuple(Vote(v[0], v[1], v[2], bytes(v[3]), bytes(v[4]), v[6] == "console", bool(v[5].strip())) for v in votes),
+        asked=asked, votes=tuple(_vote(v) for v in votes),
         reasons=tuple(v[5] for v in votes),
         card_rev=row[11], verdict_n=row[12], rev=rest[1], action=action_from(bytes(rest[0])),
         verdict=verdict_from(read_json(bytes(rest[2]))) if row[12] else _signed(asked),
         workflow=rest[3], version=rest[4], trigger=rest[5], promise_state=rest[6], promise_error=rest[7], decided_at=row[13],
         root=str(decode(bytes(row[7])).get("root", "")), newest=rest[8],
     )  # fmt: skip
+
+
+def _vote(row: Row) -> Vote:
+    person, kind, at, action, card, reason, via, absent = row
+    return Vote(person, kind, at, bytes(action), bytes(card), via == "console", bool(reason.strip()), absent)
 
 
 def _signed(asked: Asked) -> Verdict:
@@ -217,7 +223,11 @@ def card_record(found: Recorded, profiles: Mapping[str, Profile], *, console_url
 
     before = dict(action.preconditions)
     given = tuple(
-        (who(vote.person), _minute(vote.at), reason)
+        (
+            f"{who(vote.person)} for {who(vote.for_person)}" if vote.for_person else who(vote.person),
+            _minute(vote.at),
+            reason,
+        )
         for vote, reason in zip(found.votes, found.reasons, strict=True)
         if vote.kind == "key"
     )

@@ -22,6 +22,7 @@ class Profile:
     read_only: bool
     groups: tuple[str, ...]
     owner: str = ""  # of a service: who answers for it
+    stands_in: tuple[str, ...] = ()  # for whom, of those who are away at this moment
 
 
 MAIN = "main"  # the workspace that every tenant has
@@ -151,7 +152,10 @@ def leave(unit: Unit, group: str, person: str) -> bool:
 _profile = """
 select p.person, p.name, p.level, p.kind, p.active, p.read_only,
        coalesce((select array_agg(m.grp order by m.grp) from membership m where m.tenant = p.tenant and m.person = p.person), '{}'),
-       coalesce(p.owner, '')
+       coalesce(p.owner, ''),
+       coalesce((select array_agg(w.person order by w.person) from away w where w.tenant = p.tenant and w.delegate = p.person
+         and w.from_at <= clock_timestamp() and w.until_at > clock_timestamp() and not exists
+         (select from away x where x.tenant = w.tenant and x.person = w.person and x.n > w.n)), '{}')
   from person p where p.tenant = :tenant
 """
 
@@ -184,16 +188,17 @@ def by_identity(unit: Unit, kind: str, ref: str) -> Profile | None:
 
 
 def _profile_from(row: Row) -> Profile:
-    person, name, level, kind, active, read_only, groups, owner = row
-    return Profile(person, name, level, kind, active, read_only, tuple(groups), owner)
+    person, name, level, kind, active, read_only, groups, owner, stands_in = row
+    return Profile(person, name, level, kind, active, read_only, tuple(groups), owner, tuple(stands_in))
 
 
 def as_person(profile: Profile) -> Person:
     """The part of a profile that the gate decides by."""
     level = 1 if profile.read_only else profile.level
     return Person(
-        id=profile.person, level=level, active=profile.active, kind=profile.kind, groups=frozenset(profile.groups)
-    )
+        id=profile.person, level=level, active=profile.active, kind=profile.kind, groups=frozenset(profile.groups),
+        stands_in=frozenset(profile.stands_in),
+    )  # fmt: skip
 
 
 def group_members(unit: Unit) -> Mapping[str, frozenset[str]]:

@@ -39,6 +39,7 @@ REFUSALS = {
     "decided": "came after the decision",
     "reason_required": "gave no reason",
     "step_up": "did not sign in again",
+    "delegate": "counts as one with somebody who gave a key",
     "not_approved": "wanted to stop what was not approved",
     "unknown_person": "identity linked to nobody",
     "not_unknown": "spoke after it was settled",
@@ -119,13 +120,12 @@ def load(unit: Unit, approval: str, me: Profile | None, console_url: str) -> Que
     if asked.status == "requested":
         # While it waits, only keys that stand at this moment count.
         standing = gate.standing(asked, found.votes, crowd, now)
-        fitting = {person: sorted(crowd[person].groups & asked.groups) for person in standing}
-        given, needed = progress(asked.wanted, fitting)
+        given, needed = progress(asked.wanted, gate.holders(asked, found.votes, standing, crowd))
     yours = _yours(found, crowd, people.as_person(me), now) if me is not None else ""
     return Question(
         record=record, found=found, votes=views.votes(unit, approval), refusals=views.refusals(unit, approval),
         given=given, needed=max(given, needed),
-        holders=_holders(found, profiles), excluded=_excluded(found, profiles), yours=yours, shown=shown(record),
+        holders=_holders(found, profiles, crowd), excluded=_excluded(found, profiles), yours=yours, shown=shown(record),
     )  # fmt: skip
 
 
@@ -157,15 +157,21 @@ def shown(record: CardRecord) -> str:
     return sha256(jcs(said)).hex()
 
 
-def _holders(found: Recorded, profiles: Mapping[str, Profile]) -> tuple[Profile, ...]:
+def _holders(found: Recorded, profiles: Mapping[str, Profile], crowd: Mapping[str, gate.Person]) -> tuple[Profile, ...]:
+    """Who could turn a key and has not, those included who stand in for somebody."""
     gave = {vote.person for vote in found.votes if vote.kind == "key"}
-    return tuple(p for p in profiles.values() if p.person not in gave and not _unfit(found, p))
+    return tuple(
+        p for p in profiles.values()
+        if p.person not in gave and (not _unfit(found, p) or gate.may_stand_in(found.asked, crowd[p.person], crowd))
+    )  # fmt: skip
 
 
 def _unfit(found: Recorded, profile: Profile) -> str:
     """Why somebody of the groups cannot hold a key; `outside` for everybody else."""
     if profile.person in found.asked.lineage:
         return LINEAGE.get(found.asked.lineage[profile.person], "took part in the request")
+    if set(profile.stands_in) & found.asked.lineage.keys():
+        return LINEAGE["delegate"]
     if not set(profile.groups) & found.asked.groups:
         return "outside"
     if profile.kind != "human":

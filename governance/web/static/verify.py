@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 53864f117eaaf306d10ea354ba9d22fb259c2733fb3d3641fef50cf556a9b693
+Digest of the parts: b5b61a077ece32f93f50bf1ee87d8b9d05881b60aecf20381dff6b02f851b20e
 """
 
 from __future__ import annotations
@@ -1419,6 +1419,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "person.linked": _words("person identity_kind identity_sha256"),
     "person.owned": _words("person owner"),
     "person.deactivated": _words("person"),
+    "person.away": _words("person delegate from_at until_at"),
     "group.changed": _words("group person change"),
     "tenant.created": _words("tenant"),
     "workspace.added": _words("workspace"),
@@ -1431,8 +1432,12 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
 }
 
 # What a body has only where there is something to say. `needs`: the holds on an action ask for different things, and each
-# must be satisfied on its own.
-OPTIONAL: dict[str, tuple[str, ...]] = {"verdict.given": ("needs",), "approval.asked": ("needs",)}
+# must be satisfied on its own. `for_person`: who was away, in whose groups and in whose place a key was turned.
+OPTIONAL: dict[str, tuple[str, ...]] = {
+    "verdict.given": ("needs",),
+    "approval.asked": ("needs",),
+    "key.given": ("for_person",),
+}
 
 _body_keys = {kind: frozenset(keys) for kind, keys in CATALOGUE.items()}
 _optional_keys = {kind: frozenset(OPTIONAL.get(kind, ())) for kind in CATALOGUE}
@@ -2863,6 +2868,7 @@ class Debt:
 
     asked_by: tuple[str, int]  # the verdict that asked: its promise and number
     rejecting: list[str] = field(default_factory=list)
+    lent: dict[str, str] = field(default_factory=dict)  # who turned a key in whose place
     released_at: datetime | None = None
 
 
@@ -2914,6 +2920,17 @@ class Owed:
                 "rejection-count", f"the rejection of {person} claims to be {body['given']} of {body['needed']}"
             )
 
+    def turned(self, entry: Entry, lineage: frozenset[str]) -> None:
+        """A key, perhaps in somebody's place: those two are one person, and the lineage holds for both."""
+        absent = entry.body.get("for_person", "")
+        if not absent:
+            return
+        if absent == entry.body["person"] or absent in lineage:
+            _owed_broken(
+                "key-lineage", f"{entry.body['person']} turned a key in the place of {absent[:40]}, who could not"
+            )
+        self._debts[entry.body["approval"]].lent[entry.body["person"]] = absent
+
     def released(self, entry: Entry, vias: Mapping[str, str]) -> None:
         """Enough keys are there; `vias` says through which door each person gave theirs."""
         debt = self._debts[entry.body["approval"]]
@@ -2937,6 +2954,9 @@ class Owed:
             vias.get(person) == "console" for person in persons
         ):
             _owed_broken("step-up", "policy wanted a key with a fresh sign-in, and none was given in the console")
+        ones = [debt.lent.get(person, person) for person in persons]
+        if len(set(ones)) != len(ones):
+            _owed_broken("two-person", "whoever was away and whoever stood in for them are counted as two people")
         both = sorted(set(persons) & set(debt.rejecting))
         if both:
             _owed_broken("two-person", f"{both[0]} is counted for what they rejected")
@@ -3152,6 +3172,7 @@ class Story:
             _broken("key-level", f"{person} has level {body['level']}; keys need {approver_level_min}")
         if not set(body["groups"]) & set(asked.body["groups"]):
             _broken("key-group", f"{person} is in none of the groups that were asked")
+        self._owed.turned(entry, frozenset(ancestor["person"] for ancestor in asked.body["lineage"]))
         asked.keys[person] = body
         least = keys_needed(asked.body["keys"], dict(asked.body["counts"]))
         given, _ = _progress(asked.body, asked, tuple(asked.keys))

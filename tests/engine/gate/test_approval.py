@@ -451,3 +451,76 @@ def test_a_reason_that_policy_wants_later_is_missing_from_earlier_keys() -> None
     assert satisfied(one, (key(ANA),), PEOPLE, NOON)
     assert not satisfied(wants, (key(ANA),), PEOPLE, NOON)
     assert satisfied(wants, (key(ANA, with_reason=True),), PEOPLE, NOON)
+
+
+def stand_in(who: Person, *absent: Person) -> Person:
+    return replace(who, stands_in=frozenset(one.id for one in absent))
+
+
+def test_whoever_stands_in_turns_a_key_in_the_absent_persons_groups() -> None:
+    """Olga is in no group that was asked; while Bo is away she may in his place, and the key says so."""
+    olga = stand_in(OUT, BO)
+    crowd = {**PEOPLE, olga.id: olga}
+    assert press(asked(), (), olga, people=crowd) == Counted("requested", 1, 2, BO.id)
+    assert press(asked(), (key(olga, for_person=BO.id),), ANA, people=crowd).status == "approved"
+    # It stands when Bo is back, and falls when he leaves the group, is switched off or joins the lineage.
+    given = (key(olga, for_person=BO.id), key(ANA))
+    assert satisfied(asked(), given, PEOPLE, NOON)
+    for gone in (replace(BO, groups=frozenset()), replace(BO, active=False), replace(BO, level=3)):
+        assert not satisfied(asked(), given, {**PEOPLE, BO.id: gone}, NOON)
+    assert not satisfied(asked(lineage={BO.id: "editor"}), given, PEOPLE, NOON)
+
+
+def test_delegation_never_makes_a_quorum_of_one_person() -> None:
+    """Whoever is away and whoever stands in for them count as one, whichever of them was first, with or without own groups."""
+    olga = stand_in(OUT, BO)
+    crowd = {**PEOPLE, olga.id: olga}
+    refused("delegate", asked(), (key(BO),), olga, people=crowd)
+    refused("delegate", asked(), (key(olga, for_person=BO.id),), BO, people=crowd)
+    assert not satisfied(asked(), (key(BO), key(olga, for_person=BO.id)), crowd, NOON)
+    assert not satisfied(asked(), (key(olga, for_person=BO.id), key(BO)), PEOPLE, NOON)
+    # Ana is in the groups herself: as long as she stands in for Bo they are one all the same.
+    ana = stand_in(ANA, BO)
+    both = {**PEOPLE, ana.id: ana}
+    refused("delegate", asked(), (key(BO),), ana, people=both)
+    refused("delegate", asked(), (key(ana),), BO, people=both)
+    assert not satisfied(asked(), (key(ana), key(BO)), both, NOON)
+    # And two who stand in for the same person, one after the other, are that one person.
+    li = person("lia", "payroll")
+    two = {**PEOPLE, olga.id: olga, li.id: stand_in(li, BO)}
+    refused("delegate", asked(), (key(olga, for_person=BO.id),), two[li.id], people=two)
+    assert not satisfied(asked(), (key(olga, for_person=BO.id), key(li, for_person=BO.id)), two, NOON)
+
+
+def test_the_delegate_of_somebody_who_took_part_decides_nothing() -> None:
+    """Nor may anybody stand in for somebody who could hold no key; and nobody passes on what was lent to them."""
+    ana = stand_in(ANA, RITA)
+    said = refused("lineage", asked(), (), ana, people={**PEOPLE, ana.id: ana})
+    assert said == "You act for somebody who already took part; another person must decide."
+    gone = stand_in(OUT, replace(BO, active=False))
+    refused("not_approver", asked(), (), gone, people={**PEOPLE, BO.id: replace(BO, active=False), gone.id: gone})
+    middle, last = stand_in(person("mid", "payroll"), BO), person("end", "payroll")
+    chain = {**PEOPLE, middle.id: middle, last.id: stand_in(last, middle)}
+    refused("not_approver", asked(), (), chain[last.id], people=chain)
+
+
+@given(st.data())
+def test_no_pair_of_delegate_and_absent_is_ever_counted_twice(data: st.DataObject) -> None:
+    """Whatever is recorded: among the counted, nobody stands in for another one, and no two stood in for the same."""
+    names = [ANA, LI, BO, CY, OUT]
+    crowd = {}
+    for one in names:
+        others = [other.id for other in names if other.id != one.id]
+        crowd[one.id] = replace(one, stands_in=frozenset(data.draw(st.lists(st.sampled_from(others), max_size=2))))
+    votes = tuple(
+        key(crowd[who], for_person=data.draw(st.sampled_from(["", *(n.id for n in names if n.id != who)])))
+        for who in data.draw(st.permutations([one.id for one in names]))
+    )
+    counted = standing(asked(), votes, crowd, NOON)
+    lent = {one.person: one.for_person for one in votes if one.for_person}
+    for one in counted:
+        for other in counted:
+            if one != other:
+                assert other not in crowd[one].stands_in
+                assert lent.get(one) != other
+                assert lent.get(one, one) != lent.get(other, other)
