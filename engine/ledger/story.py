@@ -17,6 +17,7 @@ from engine.ledger.entries import Entry, instant
 from engine.ledger.findings import derive_verdict
 from engine.ledger.lineage import Family
 from engine.ledger.owed import Owed
+from engine.ledger.receipts import Receipts
 from engine.ledger.tasks import Tasks
 
 approver_level_min = 4
@@ -54,7 +55,7 @@ class Story:
         started: frozenset[tuple[str, int]],
     ) -> None:
         self._documents = documents
-        self._receipts = receipts
+        self._receipts = Receipts(receipts)
         self._started = started
         self._tenant = self._run = ""
         self._requester = ""
@@ -62,7 +63,6 @@ class Story:
         self._proposals: dict[str, dict[str, Any]] = {}
         self._verdicts: dict[str, list[dict[str, Any]]] = {}
         self._effects: dict[str, list[Effect]] = {}
-        self._receipt_n: dict[str, tuple[int, int]] = {}
         self._done: set[str] = set()
         self._tasks = Tasks()
         self._doubts = Doubts()
@@ -412,29 +412,7 @@ class Story:
         self._done.add(body["key_sha256"])
 
     def _check_receipt(self, body: dict[str, Any], status: str) -> dict[str, Any]:
-        digest = body["receipt_sha256"]
-        envelope = self._receipts.get(digest)
-        if envelope is None:
-            _broken("receipt-missing", f"receipt {digest[:16]} is not in the bundle")
-        place = (body["attempt"], body["n"])
-        if place <= self._receipt_n.get(body["key_sha256"], (0, 0)):
-            _broken("receipt-order", f"receipt {body['n']} of attempt {body['attempt']} is not the next")
-        self._receipt_n[body["key_sha256"]] = place
-        origin = envelope.get("origin")
-        said = {
-            "tenant": (envelope.get("tenant"), self._tenant),
-            "run": (origin.get("run") if type(origin) is dict else None, self._run),
-            "promise": (origin.get("promise") if type(origin) is dict else None, body["promise"]),
-            "attempt": (envelope.get("attempt"), body["attempt"]),
-            "n": (envelope.get("n"), body["n"]),
-            "action_sha256": (envelope.get("action_sha256"), body["action_sha256"]),
-            "status": (envelope.get("status"), status or envelope.get("status")),
-            "signed_by": (envelope["signed_by"], body["signed_by"]),
-        }
-        for name, (inside, outside) in said.items():
-            if inside != outside:
-                _broken("receipt-other", f"the receipt says {name} {inside!r}, the entry {outside!r}")
-        return envelope
+        return self._receipts.check(body, status, self._tenant, self._run)
 
     def _effect_of(self, body: dict[str, Any]) -> Effect:
         for effect in self._effects.get(body["promise"], ()):

@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: b5b61a077ece32f93f50bf1ee87d8b9d05881b60aecf20381dff6b02f851b20e
+Digest of the parts: f75092c50787a6653b4f0121184d4cca911334ce0b1507333bea0b747d4c159f
 """
 
 from __future__ import annotations
@@ -2972,6 +2972,52 @@ def _owed_broken(code: str, reason: str) -> NoReturn:
     raise BrokenLedger(reason, code=code)
 
 
+# ================== engine.ledger.receipts ============================================================================
+
+"""The receipts of a bundle held against the entries that name them: each is there, in order, and says what its entry says."""
+
+
+class Receipts:
+    """Every receipt by its digest; each verb refuses one that is not what its entry says."""
+
+    def __init__(self, envelopes: Mapping[str, dict[str, Any]]) -> None:
+        self._envelopes = envelopes
+        self._newest: dict[str, tuple[int, int]] = {}  # attempt and n, by effect key
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._envelopes
+
+    def check(self, body: dict[str, Any], status: str, tenant: str, run: str) -> dict[str, Any]:
+        """The envelope that this entry names; with an empty status it may be any."""
+        digest = body["receipt_sha256"]
+        envelope = self._envelopes.get(digest)
+        if envelope is None:
+            _receipt_broken("receipt-missing", f"receipt {digest[:16]} is not in the bundle")
+        place = (body["attempt"], body["n"])
+        if place <= self._newest.get(body["key_sha256"], (0, 0)):
+            _receipt_broken("receipt-order", f"receipt {body['n']} of attempt {body['attempt']} is not the next")
+        self._newest[body["key_sha256"]] = place
+        origin = envelope.get("origin")
+        said = {
+            "tenant": (envelope.get("tenant"), tenant),
+            "run": (origin.get("run") if type(origin) is dict else None, run),
+            "promise": (origin.get("promise") if type(origin) is dict else None, body["promise"]),
+            "attempt": (envelope.get("attempt"), body["attempt"]),
+            "n": (envelope.get("n"), body["n"]),
+            "action_sha256": (envelope.get("action_sha256"), body["action_sha256"]),
+            "status": (envelope.get("status"), status or envelope.get("status")),
+            "signed_by": (envelope["signed_by"], body["signed_by"]),
+        }
+        for name, (inside, outside) in said.items():
+            if inside != outside:
+                _receipt_broken("receipt-other", f"the receipt says {name} {inside!r}, the entry {outside!r}")
+        return envelope
+
+
+def _receipt_broken(code: str, reason: str) -> NoReturn:
+    raise BrokenLedger(reason, code=code)
+
+
 # ================== engine.ledger.story ===============================================================================
 
 """The rules that the entries of a run must obey together: what was done was proposed, judged, released and receipted.
@@ -3016,7 +3062,7 @@ class Story:
         started: frozenset[tuple[str, int]],
     ) -> None:
         self._documents = documents
-        self._receipts = receipts
+        self._receipts = Receipts(receipts)
         self._started = started
         self._tenant = self._run = ""
         self._requester = ""
@@ -3024,7 +3070,6 @@ class Story:
         self._proposals: dict[str, dict[str, Any]] = {}
         self._verdicts: dict[str, list[dict[str, Any]]] = {}
         self._effects: dict[str, list[Effect]] = {}
-        self._receipt_n: dict[str, tuple[int, int]] = {}
         self._done: set[str] = set()
         self._tasks = Tasks()
         self._doubts = Doubts()
@@ -3374,29 +3419,7 @@ class Story:
         self._done.add(body["key_sha256"])
 
     def _check_receipt(self, body: dict[str, Any], status: str) -> dict[str, Any]:
-        digest = body["receipt_sha256"]
-        envelope = self._receipts.get(digest)
-        if envelope is None:
-            _broken("receipt-missing", f"receipt {digest[:16]} is not in the bundle")
-        place = (body["attempt"], body["n"])
-        if place <= self._receipt_n.get(body["key_sha256"], (0, 0)):
-            _broken("receipt-order", f"receipt {body['n']} of attempt {body['attempt']} is not the next")
-        self._receipt_n[body["key_sha256"]] = place
-        origin = envelope.get("origin")
-        said = {
-            "tenant": (envelope.get("tenant"), self._tenant),
-            "run": (origin.get("run") if type(origin) is dict else None, self._run),
-            "promise": (origin.get("promise") if type(origin) is dict else None, body["promise"]),
-            "attempt": (envelope.get("attempt"), body["attempt"]),
-            "n": (envelope.get("n"), body["n"]),
-            "action_sha256": (envelope.get("action_sha256"), body["action_sha256"]),
-            "status": (envelope.get("status"), status or envelope.get("status")),
-            "signed_by": (envelope["signed_by"], body["signed_by"]),
-        }
-        for name, (inside, outside) in said.items():
-            if inside != outside:
-                _broken("receipt-other", f"the receipt says {name} {inside!r}, the entry {outside!r}")
-        return envelope
+        return self._receipts.check(body, status, self._tenant, self._run)
 
     def _effect_of(self, body: dict[str, Any]) -> Effect:
         for effect in self._effects.get(body["promise"], ()):
