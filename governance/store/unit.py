@@ -39,6 +39,9 @@ select rolsuper, rolbypassrls, rolname,
        exists (select from pg_roles d where d.rolname in ('tk_dispatch', 'tk_sequencer') and pg_has_role(d.oid, 'usage'))
   from pg_roles where rolname = current_user
 """)
+# What the queue and the sequencer may wait for before they give up and come again.
+across_lock_seconds = 4.0
+across_statement_seconds = 30.0
 _one_moment = sa.text("set transaction isolation level repeatable read, read only")
 _enter = sa.text(
     "select set_config('tk.tenant', :tenant, true), set_config('lock_timeout', :lock, true), "
@@ -188,8 +191,8 @@ class Database:
         assert role in ("tk_dispatch", "tk_sequencer")
         with self._translated(), self._engine.begin() as connection:
             connection.execute(sa.text(f"set local role {role}"))
-            if tenant:
-                connection.execute(sa.text("select set_config('tk.tenant', :tenant, true)"), {"tenant": tenant})
+            bounds = {"lock": f"{across_lock_seconds}s", "statement": f"{across_statement_seconds}s"}
+            connection.execute(_enter, {"tenant": tenant, **bounds})
             yield connection
 
     @contextmanager
