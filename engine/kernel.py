@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,15 +11,34 @@ from engine.canonical import jcs, read_json, sha256
 from engine.errors import BrokenJournal
 from engine.ids import PromiseId
 from engine.journal import events as ev
+from engine.journal.events import Entry
 from engine.journal.history import History
 from engine.journal.status import CANCELLING, Blocked
 from engine.limits import cbor_bytes_max
 from engine.program import function_commands as do
 from engine.program.definition import Definition
 from engine.program.function import Turn
-from engine.program.function_journal import Applied, Result, apply, task_name
-from engine.program.interpreter import AskPerson, Complete, Context, Fail, Outcome, Propose, begin, deliver, run_to_wait
+from engine.program.function_journal import Applied, Result, apply, child_prefix, task_name
+from engine.program.interpreter import begin, deliver, run_to_wait
+from engine.program.orders import (
+    AskPerson,
+    Complete,
+    Context,
+    Fail,
+    Listen,
+    Outcome,
+    Propose,
+    Several,
+    Single,
+    Sleep,
+    StartRun,
+    Take,
+)
+from engine.program.orders import Turn as Wanted
 from engine.program.snapshot import Frame
+
+signal_prefix = "signal:"  # of the function name of a wait for a signal
+apart_prefix = "continue:"  # of a start that nobody waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +56,13 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """Where the program stands now, what it wants next, and the payloads to store."""
+    """Where the program stands now, what it wants next, when its sleeps end, and the payloads to store."""
 
     frame: Frame
     outcome: Outcome
     payloads: tuple[Payload, ...]
+    orders: tuple[Single | Take, ...] = ()
+    timers: tuple[tuple[PromiseId, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,47 +209,100 @@ def advance_function(
 def advance(
     history: History,
     definition: Definition,
-    frame: Frame | None,
+    frame: Frame,
     context: Context,
     salt_key: bytes,
     start: ev.ExecutionStarted,
     now: int,
-) -> Advanced:
-    """Run the program to its next wait or its end. The caller has delivered what the wait was for into the frame."""
+    payloads: Mapping[bytes, bytes] | None = None,
+    ends: Callable[[], None] = lambda: None,
+) -> Advanced | None:
+    """Run the program to its next wait or its end. The caller has delivered what the wait was for into the frame.
+
+    None, and nothing appended, when the program has come to its end while something of it is in flight: a run ends when
+    nothing is, and whatever comes of that brings it here again. `ends` is called before the end is written.
+    """
+    turn = run_to_wait(definition, frame, context, _inbox(history, definition, payloads or {}))
+    if isinstance(turn.outcome, Complete | Fail) and any(each.phase == "started" for each in history.open_invokes()):
+        return None
+    if isinstance(turn.outcome, Complete | Fail) and history.started:
+        ends()
     if not history.started:
         history.append(start, now)
     elif isinstance(history.status, Blocked):
         history.append(ev.ExecutionResumed(), now)
-    if frame is None:
-        raise BrokenJournal("frame", "a run is advanced from its frame; rebuild it first")
-    turn = run_to_wait(definition, frame, context)
     kept: list[Payload] = []
-    match turn.outcome:
-        case Propose() as proposal:
-            promise = history.execution.child(proposal.child)
-            if history.next_promise() != promise:
-                raise BrokenJournal(
-                    "G-20", f"the program proposes {promise}, the journal has {history.next_promise()} next"
-                )
-            kept.append(payload(salt_key, f"{promise}/input", proposal_value(proposal)))
-            policy = f"attempts={proposal.max_attempts};deadline_s={proposal.deadline_s}"
-            name = f"{proposal.connector}.{proposal.operation}"
-            history.append(ev.InvokeScheduled(promise, "Function", name, _text(kept[0].reference), policy), now)
-            history.append(ev.ExecutionAwaiting(frozenset((promise,)), "Single"), now)
-        case AskPerson(child, form):
-            promise = history.execution.child(child)
-            kept.append(payload(salt_key, f"{promise}/input", {"form": form, "sign_off": None}))
-            history.append(
-                ev.InvokeScheduled(promise, "Function", task_name, _text(kept[0].reference), "attempts=1"), now
+    timers: list[tuple[PromiseId, int]] = []
+    for order in turn.orders:
+        promise = history.execution.child(order.child)
+        if history.next_promise() != promise:
+            raise BrokenJournal(
+                "G-20", f"the program proposes {promise}, the journal has {history.next_promise()} next"
             )
-            history.append(ev.ExecutionAwaiting(frozenset((promise,)), "Single"), now)
+        event = _ordered(history, promise, order, salt_key, now, kept)
+        if isinstance(event, ev.TimerScheduled):
+            timers.append((promise, event.fire_at))
+        history.append(event, now)
+    match turn.outcome:
         case Complete(value):
             kept.append(payload(salt_key, "result", value))
-            history.append(ev.ExecutionCompleted(_text({"ok": kept[0].reference})), now)
+            history.append(ev.ExecutionCompleted(_text({"ok": kept[-1].reference})), now)
         case Fail(error_class, message):
             kept.append(payload(salt_key, "error", message))
-            history.append(ev.ExecutionFailed(_text({"err": {"class": error_class, **kept[0].reference}})), now)
-    return Advanced(turn.frame, turn.outcome, tuple(kept))
+            history.append(ev.ExecutionFailed(_text({"err": {"class": error_class, **kept[-1].reference}})), now)
+        case Several(_, on) if len(on) > 1:
+            history.append(ev.ExecutionAwaiting(frozenset(map(history.execution.child, on)), "Any"), now)
+        case _:
+            history.append(
+                ev.ExecutionAwaiting(frozenset(map(history.execution.child, turn.frame.open)), "Single"), now
+            )
+    return Advanced(turn.frame, turn.outcome, tuple(kept), turn.orders, tuple(timers))
+
+
+def _ordered(
+    history: History, promise: PromiseId, order: Single | Take, salt_key: bytes, now: int, kept: list[Payload]
+) -> ev.Event:
+    """The event of the journal that an order of the program is."""
+    match order:
+        case Sleep(_, micros, until):
+            fire_at = max(until, now) if until else now + micros
+            return ev.TimerScheduled(promise, fire_at - now, fire_at)
+        case Take(_, name):
+            delivery, text = history.buffered(name)[0]
+            return ev.SignalReceived(promise, name, text, delivery)
+        case Propose():
+            policy = f"attempts={order.max_attempts};deadline_s={order.deadline_s}"
+            value: Any = proposal_value(order)
+        case AskPerson(_, form):
+            policy, value = "attempts=1", {"form": form, "sign_off": order.sign_off}
+        case Listen(_, name, deadline_s):
+            policy, value = "attempts=1", {"signal": name, "deadline_s": deadline_s}
+        case StartRun():
+            policy, value = "attempts=1", order.input
+    kept.append(payload(salt_key, f"{promise}/input", value))
+    return ev.InvokeScheduled(promise, "Function", name_of(order), _text(kept[-1].reference), policy)
+
+
+def name_of(order: Single | Take) -> str:
+    """What the journal calls an operation that a program orders; a sleep and a signal have no name of that kind."""
+    match order:
+        case Propose():
+            return f"{order.connector}.{order.operation}"
+        case AskPerson():
+            return task_name
+        case StartRun():
+            return f"{apart_prefix if order.apart else child_prefix}{order.workflow}"
+        case Listen():
+            return f"{signal_prefix}{order.name}"
+    return ""
+
+
+def _inbox(history: History, definition: Definition, payloads: Mapping[bytes, bytes]) -> dict[str, list[Any]]:
+    """The signals that came and that nobody has consumed, of those that the program may wait for."""
+    return {
+        name: [_open(read_json(text.encode()), payloads) for _, text in history.buffered(name)]
+        for name in definition.signals
+    }
 
 
 def accept(history: History, news: News, salt_key: bytes, now: int) -> tuple[Payload, ...]:
@@ -263,32 +337,71 @@ def settle_cancel(history: History, now: int) -> bool:
     return True
 
 
-def delivered(definition: Definition, frame: Frame, result: str, payloads: Mapping[bytes, bytes]) -> Frame:
-    """The frame after the operation it waits for has this recorded result."""
+def delivered(
+    definition: Definition, frame: Frame, result: str, payloads: Mapping[bytes, bytes], child: int | None = None
+) -> Frame:
+    """The frame after the operation it waits for has this recorded result; a sleep that is over has none."""
+    if not result:
+        return deliver(definition, frame, True, None, child=child)
     value = read_json(result.encode())
     if "ok" in value:
-        return deliver(definition, frame, True, _open(value["ok"], payloads))
-    return deliver(definition, frame, False, None, value["err"]["class"], str(_open(value["err"], payloads)))
+        return deliver(definition, frame, True, _open(value["ok"], payloads), child=child)
+    message = str(_open(value["err"], payloads))
+    return deliver(definition, frame, False, None, value["err"]["class"], message, child=child)
 
 
-def rebuild(history: History, definition: Definition, context: Context, payloads: Mapping[bytes, bytes]) -> Frame:
-    """The frame that the journal implies: the program run again from its start over recorded results."""
+def rebuild(
+    entries: Iterable[Entry], definition: Definition, context: Context, payloads: Mapping[bytes, bytes]
+) -> Frame:
+    """The frame that a journal implies: the program run again from its start over recorded results, turn by turn.
+
+    What ended while the run waited is in the frame only when the run has gone on since.
+    """
     frame = begin()
-    for _ in range(history.next_child):
-        turn = run_to_wait(definition, frame, context)
-        frame = turn.frame
-        if not isinstance(turn.outcome, Propose | AskPerson):
-            raise BrokenJournal("replay", "the journal holds operations that the program does not ask for")
-        invoke = history.invoke(history.execution.child(turn.outcome.child))
-        name = (
-            task_name if isinstance(turn.outcome, AskPerson) else f"{turn.outcome.connector}.{turn.outcome.operation}"
-        )
-        if invoke is None or invoke.scheduled.function_name != name:
-            raise BrokenJournal("replay", f"the program asks for {name}, the journal has something else")
-        if invoke.phase != "completed":
-            return frame
-        frame = delivered(definition, frame, invoke.result, payloads)
+    ended: dict[int, str] = {}
+    inbox: dict[str, list[Any]] = {}
+    wanted: list[Single | Take] = []
+
+    def turn() -> None:
+        nonlocal frame
+        if wanted:
+            raise BrokenJournal("replay", f"the program asks for {name_of(wanted[0])}, the journal has nothing more")
+        again: Wanted = run_to_wait(definition, frame, context, inbox)
+        frame = again.frame
+        wanted.extend(again.orders)
+
+    for entry in entries:
+        match entry.event:
+            case ev.ExecutionStarted():
+                turn()
+            case ev.ExecutionResumed():
+                for child in frame.open:
+                    if child in ended:
+                        frame = delivered(definition, frame, ended[child], payloads, child)
+                turn()
+            case ev.InvokeScheduled() as event:
+                _asked_for(wanted, event.function_name)
+            case ev.TimerScheduled():
+                _asked_for(wanted, "")
+            case ev.InvokeCompleted(promise, result):
+                ended[promise.path[-1]] = result
+            case ev.TimerFired(promise):
+                ended[promise.path[-1]] = ""
+            case ev.SignalDelivered(name, text) if name in definition.signals:
+                inbox.setdefault(name, []).append(_open(read_json(text.encode()), payloads))
+            case ev.SignalReceived(_, name):
+                _asked_for(wanted, "")
+                inbox[name].pop(0)
     return frame
+
+
+def _asked_for(wanted: list[Single | Take], name: str) -> None:
+    """The journal holds what the program asks for, in the same order."""
+    if not wanted:
+        raise BrokenJournal("replay", "the journal holds operations that the program does not ask for")
+    asked = name_of(wanted.pop(0))
+    if asked != name:
+        raise BrokenJournal("replay", f"the program asks for {asked}, the journal has something else")
 
 
 def proposal_value(proposal: Propose) -> dict[str, Any]:

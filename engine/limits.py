@@ -77,6 +77,9 @@ expression_bytes_max = 4_096
 expression_input_bytes_max = 262_144
 expression_loops_nested_max = 2
 steps_max = 1_000
+steps_per_turn_max = 20_000  # that an interpreter does before it must have come to a wait
+repeat_items_max = 1_000  # of one collection that a step goes through
+lanes_max = 32  # of one parallel step
 
 # Slack (slack_sdk's models and the undocumented total of bolt-js#2509).
 slack_header_chars_max = 150

@@ -29,7 +29,7 @@ from governance.stages.seal import Seal
 from governance.stages.turn import Asking, Turns
 from governance.store import approvals, cases, doubts, rules, tasks
 from governance.store.around import Around, Remembered
-from governance.store.case import Case, FenceLost, Seen
+from governance.store.case import Case, FenceLost, Follows, Seen
 from governance.store.dispatch import Dispatch, Lease
 from governance.store.orders import Order
 from governance.store.together import Together
@@ -221,13 +221,10 @@ class Drive:
         program = self.around.program
         if isinstance(program, Function):
             return self._advance_function(program)
-        promise = advancing.step(case, program)
-        if promise is None:
-            return None
-        return self._consider(promise)
+        return self._follow(advancing.step(case, program))
 
     def _advance_function(self, function: Function) -> Permit | None:
-        """A turn; what it proposes first is considered here and now, the rest is work for whoever is free."""
+        """A turn of its code."""
         case = self.case
         asking = self._tools.hands.turns.prepare(case, function)
         if asking is None:
@@ -236,8 +233,12 @@ class Drive:
         if self.turns > turns_per_commit_max:
             case.put_work("", "advance")
             return None
-        follows = self._tools.hands.turns.take(case, asking, self._turn(asking))
-        self._tools.hands.children.begin(case, follows.children)
+        return self._follow(self._tools.hands.turns.take(case, asking, self._turn(asking)))
+
+    def _follow(self, follows: Follows) -> Permit | None:
+        """What a turn wants first is considered here and now, the rest is work for whoever is free."""
+        case = self.case
+        self._tools.hands.children.begin(case, follows)
         for promise in follows.judge[1:]:
             case.put_work(promise, "judge")
         return self._consider(follows.judge[0]) if follows.judge else None

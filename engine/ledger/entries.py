@@ -74,6 +74,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "parent.named": _words("run promise depth"),
     "child.started": _words("promise run workflow version definition_sha256"),
     "child.ended": _words("promise run status error_class journal_version journal_head"),
+    "run.continued": _words("promise run workflow version definition_sha256"),
     "run.migrated": _words("person from_sha256 definition_sha256 version journal_version"),
     "run.retried": _words("person count"),
     "run.closed": _words("status entries journal_version journal_head"),

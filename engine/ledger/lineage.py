@@ -53,6 +53,7 @@ class Family:
             "run.migrated": self._moved,
             "child.started": self._begun,
             "child.ended": self._ended,
+            "run.continued": self._continued,
         }
 
     def check_asked(self, lineage: set[str]) -> None:
@@ -86,6 +87,14 @@ class Family:
             _astray("child-journal", f"the journal does not start promise {promise[:40]}")
         self._born.add(promise)
         self._open[promise] = entry.body
+
+    def _continued(self, entry: Entry) -> None:
+        promise = entry.body["promise"]
+        if promise in self._born:
+            _astray("child-twice", f"promise {promise[:40]} started two runs")
+        if (promise, 1) not in self._started:
+            _astray("child-journal", f"the journal does not start promise {promise[:40]}")
+        self._born.add(promise)
 
     def _ended(self, entry: Entry) -> None:
         body = entry.body

@@ -83,6 +83,7 @@ _sentences = {
     "cancel.inherited": "Cancel passed on by the parent run {run}",
     "parent.named": "Started by run {run} as its operation {promise}, {depth} below the first",
     "child.started": "Child run {run} of {workflow} {version} started as operation {promise}",
+    "run.continued": "Run {run} of {workflow} {version} started to go on from operation {promise}",
     "child.ended": "Child run {run} ended: {status} {error_class}",
     "run.migrated": "Goes on under the code of {version}, by order of {person}",
     "run.retried": "{person} let {count} parked item(s) go on",

@@ -22,7 +22,7 @@ from engine.limits import (
 from engine.program.checked import Node, Tree, read_tree, walk
 from engine.program.growth import Growth, Read, may_grow, work_bytes_max
 
-ROOTS = ("input", "state", "steps", "run", "trigger")
+ROOTS = ("input", "state", "steps", "run", "trigger", "each")
 step_bytes_max = 2 * expression_input_bytes_max
 value_depth_max = 10  # what an expression reads or gives; a payload file spends three levels of its 32 on a map
 _zoned = re.compile(r"get(FullYear|Month|Date|DayOf(Month|Week|Year)|Hours|Minutes|Seconds|Milliseconds)")

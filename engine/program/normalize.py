@@ -11,13 +11,14 @@ from engine.gate.action import TIERS, OperationSpec
 from engine.ids import check_ident, check_name
 from engine.limits import steps_max
 from engine.program.caps import NAMES, Caps, fault_of
-from engine.program.definition import SCHEMA, TRIGGERS, Definition, Step, Subscription
+from engine.program.definition import SCHEMA, TRIGGERS, Definition, Subscription
 from engine.program.document import read_document
 from engine.program.faults import hint
 from engine.program.inputs import check_schema
+from engine.program.kinds import Step
 from engine.program.places import Ledger
 from engine.program.shape import Reader
-from engine.program.steps import StepReader
+from engine.program.structure import StructureReader
 
 Catalog = Mapping[tuple[str, str], OperationSpec]
 _version = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
@@ -64,7 +65,7 @@ def normalize(
     effects = _effects(reader, ledger, head.get("effects", []), catalog)
     connectors = _connectors(reader, ledger, head.get("connectors"), effects, catalog)
     ceiling = reader.choice("/risk_ceiling", head.get("risk_ceiling", "high"), TIERS, "high")
-    steps = _steps(StepReader(ledger, catalog, effects, ceiling, inputs), ledger, head.get("steps"))
+    steps = _steps(StructureReader(ledger, catalog, effects, ceiling, inputs), ledger, head.get("steps"))
     definition = Definition(
         name=name,
         version=version,
@@ -79,10 +80,12 @@ def normalize(
         risk_ceiling=ceiling,
         steps=steps,
     )
-    if len(definition.flat) > steps_max:
-        message = f"a definition has at most {steps_max} steps; with its branches this one has {len(definition.flat)}"
-        ledger.at_value("/steps", message)
     ledger.refuse()
+    try:
+        definition.body  # noqa: B018
+    except CallerError as error:
+        ledger.at_value("/steps", f"steps and their values are nested too deep or too large: {error.reason}")
+        ledger.refuse()
     return definition
 
 
@@ -171,7 +174,7 @@ def _caps(reader: Reader, ledger: Ledger, value: Any, above: Mapping[str, tuple[
     return Caps(**parts)
 
 
-def _steps(reader: StepReader, ledger: Ledger, value: Any) -> tuple[Step, ...]:
+def _steps(reader: StructureReader, ledger: Ledger, value: Any) -> tuple[Step, ...]:
     if value is None:
         return ()
     if not value:

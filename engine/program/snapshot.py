@@ -9,7 +9,8 @@ from engine.canonical import encode
 from engine.errors import CallerError
 
 _keys = ("step", "state", "steps", "next_child", "waiting", "error_class", "error")
-_kinds = {"done": list, "undo": list, "caught": dict}  # only where there is something in it
+# Only where there is something in it.
+_kinds = {"done": list, "undo": list, "caught": dict, "loops": list, "lanes": list, "joins": list, "reference": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,21 @@ class Frame:
     done: list[list[int]] = field(default_factory=list)  # [child, place] of what succeeded, where it may be undone
     undo: list[list[int]] = field(default_factory=list)  # of those, what is still to be undone, the newest first
     caught: dict[str, str] = field(default_factory=dict)  # what the failure that a branch deals with was
+
+    loops: list[list[Any]] = field(
+        default_factory=list
+    )  # [place, turn, items] of the repeats it is in, the innermost last
+    lanes: list[dict[str, Any]] = field(default_factory=list)  # the lines of steps that go on beside the run's own
+    joins: list[list[Any]] = field(
+        default_factory=list
+    )  # [line, lanes that are done] of every line that waits for its lanes
+    reference: str = ""  # what people call this piece of business by, once a step has said so
+
+    @property
+    def open(self) -> list[int]:
+        """The operations that some line waits for, in the order in which they were asked for."""
+        found = [self.waiting, *(lane["waiting"] for lane in self.lanes)]
+        return sorted(child for child in found if child is not None)
 
     def to_value(self) -> dict[str, Any]:
         """The canonical value: every key present, but for those that only branches and reversals need."""

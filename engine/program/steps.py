@@ -9,10 +9,10 @@ from typing import Any
 from engine.errors import CallerError
 from engine.gate.action import TIERS, OperationSpec
 from engine.ids import check_ident
-from engine.limits import approval_seconds_max, attempts_max
-from engine.program.definition import ActionStep, AssignStep, CompleteStep, FailStep, Step
+from engine.limits import approval_seconds_max, attempts_max, steps_max
 from engine.program.faults import hint, step_into
 from engine.program.formula import Formula, Literal
+from engine.program.kinds import ActionStep, AssignStep, CompleteStep, FailStep, Step
 from engine.program.places import Ledger
 from engine.program.shape import Reader, kind_of
 from engine.program.values import NAME, Names, ValueReader
@@ -45,28 +45,31 @@ class StepReader:
         self._ids: dict[str, str] = {}
         self._ended_by = ""
         self._depth = 0
+        self._lane = 0  # how many parallel steps are around
         self._undoes = ""  # where a step says `on_failure: reverse`
 
     def read(self, values: list[Any]) -> tuple[Step, ...]:
         """The steps that are in order; every other one has left a fault."""
-        self._names.look_ahead(values)
+        found = list(all_steps("/steps", values))
+        if len(found) > steps_max:
+            message = f"a definition has at most {steps_max} steps; with its branches this one has {len(found)}"
+            self._ledger.at_value("/steps", message)
+            return ()
+        self._names.look_ahead([step for _, step in found])
         # How an operation is undone is written down only where some step undoes: then for all of them.
-        self._undoes = next(
-            (f"{place}/on_failure" for place, step in _actions("/steps", values) if _says_reverse(step)), ""
-        )
+        self._undoes = next((f"{place}/on_failure" for place, step in found if _says_reverse(step)), "")
         return self._list("/steps", values)
 
     def _list(self, pointer: str, values: list[Any]) -> tuple[Step, ...]:
         steps = [self._step(step_into(pointer, number), value) for number, value in enumerate(values)]
         return tuple(step for step in steps if step is not None)
 
+    def _kinds(self) -> dict[str, Callable[[str, str, dict[str, Any]], Step | None]]:
+        """What reads each kind of step."""
+        return {"assign": self._assign, "action": self._action, "complete": self._complete, "fail": self._fail}
+
     def _step(self, pointer: str, value: Any) -> Step | None:
-        readers: dict[str, Callable[[str, str, dict[str, Any]], Step | None]] = {
-            "assign": self._assign,
-            "action": self._action,
-            "complete": self._complete,
-            "fail": self._fail,
-        }
+        readers = self._kinds()
         if type(value) is not dict:
             self._ledger.at_value(pointer, f"a step is a map, not {kind_of(value)}")
             return None
@@ -158,9 +161,13 @@ class StepReader:
         spec = self._spec(pointer, parts)
         target_type, target_id = self._target(pointer, parts.get("target"), spec)
         amount, currency = self._amount(pointer, parts, spec)
-        result = self._result(pointer, ident, parts, spec)
+        result = self._result(pointer, parts, spec)
         success = self._branch(pointer, "on_success", parts, result="")
         undoes = parts.get("on_failure") == "reverse"
+        if undoes and self._lane:
+            self._ledger.at_value(
+                f"{pointer}/on_failure", "reverse stands outside of parallel steps; name the steps instead"
+            )
         failure = () if undoes else self._branch(pointer, "on_failure", parts, result=result)
         return ActionStep(
             on_success=success,
@@ -187,27 +194,35 @@ class StepReader:
         """The steps of a branch. What only it makes is not there behind it; neither is a result whose failure it lets pass."""
         if name not in parts:
             return ()
-        below, value = f"{pointer}/{name}", parts[name]
-        if type(value) is not list or not value:
-            word = " or the word reverse" if name == "on_failure" else ""
-            self._ledger.at_value(below, f"{name} is a list of steps{word}, not {kind_of(value)}")
-            return ()
-        if self._depth >= branches_nested_max:
-            self._ledger.at_value(below, f"branches stand at most {branches_nested_max} deep in each other")
-            return ()
-        before, ended = self._names.fork(), self._ended_by
-        self._names.in_failure, self._ended_by = before.in_failure or name != "on_success", ""
+        before = self._names.fork()
+        self._names.in_failure = before.in_failure or name != "on_success"
         if result:
             self._names.results.pop(result, None)
+        word = " or the word reverse" if name == "on_failure" and self._may_reverse(parts) else ""
+        steps, falls_through = self._inside(f"{pointer}/{name}", name, parts[name], word)
+        self._names.restore(before)
+        if result and steps and falls_through:
+            self._names.lose(result, name)
+        return steps
+
+    def _may_reverse(self, parts: dict[str, Any]) -> bool:
+        return parts.get("kind") == "action"
+
+    def _inside(self, below: str, name: str, value: Any, word: str = "") -> tuple[tuple[Step, ...], bool]:
+        """A line of steps inside a step, and whether the run may go on behind it. What it makes is in the names afterwards."""
+        if type(value) is not list or not value:
+            self._ledger.at_value(below, f"{name} is a list of steps{word}, not {kind_of(value)}")
+            return (), True
+        if self._depth >= branches_nested_max:
+            self._ledger.at_value(below, f"branches stand at most {branches_nested_max} deep in each other")
+            return (), True
+        ended, self._ended_by = self._ended_by, ""
         self._depth += 1
         steps = self._list(below, value)
         self._depth -= 1
         falls_through = not self._ended_by
-        self._names.restore(before)
         self._ended_by = ended
-        if result and falls_through:
-            self._names.lose(result, name)
-        return steps
+        return steps, falls_through
 
     def _reversal(self, pointer: str, spec: OperationSpec | None) -> str:
         """How what this step does is undone, as its connector declares it at this moment."""
@@ -306,18 +321,23 @@ class StepReader:
             return None, currency
         return self._values.number(f"{pointer}/amount", parts["amount"]), currency
 
-    def _result(self, pointer: str, ident: str, parts: dict[str, Any], spec: OperationSpec | None) -> str:
+    def _result(self, pointer: str, parts: dict[str, Any], spec: OperationSpec | None) -> str:
         result: str = parts.get("result", "")
         if "result" not in parts:
             return ""
         if not NAME.fullmatch(result):
             message = f"{result[:40]!r} is not a name; use 1-63 of a-z 0-9 _, first a letter"
             self._ledger.at_value(f"{pointer}/result", message)
-        elif result in self._names.results:
+        else:
+            self._makes(pointer, result, spec.result_fields if spec else ())
+        return result
+
+    def _makes(self, pointer: str, result: str, fields: tuple[str, ...]) -> None:
+        """From here on there is a result of this name."""
+        if result in self._names.results:
             self._ledger.at_value(f"{pointer}/result", f"the result {result!r} is made by an earlier step already")
         else:
-            self._names.results[result] = spec.result_fields if spec else ()
-        return result
+            self._names.results[result] = fields
 
     def _attempts(self, pointer: str, parts: dict[str, Any]) -> int:
         if "retry" not in parts:
@@ -332,15 +352,21 @@ class StepReader:
         return self._reader.between(f"{pointer}/{name}", parts[name], 1, high)
 
 
-def _actions(pointer: str, values: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every step that may be an action, with its place, in branches too."""
+def all_steps(pointer: str, values: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Everything that may be a step, with its place, inside other steps too."""
     for number, value in enumerate(values if type(values) is list else ()):
         place = step_into(pointer, number)
-        if type(value) is dict and value.get("kind") == "action":
-            yield place, value
-            for name in ("on_success", "on_failure", "on_timeout"):
-                yield from _actions(f"{place}/{name}", value.get(name))
+        if type(value) is not dict:
+            continue
+        yield place, value
+        for name in ("on_success", "on_failure", "on_timeout", "otherwise", "steps"):
+            yield from all_steps(f"{place}/{name}", value.get(name))
+        for name in ("arms", "lanes"):
+            inner = value.get(name)
+            for n, each in enumerate(inner if type(inner) is list else ()):
+                if type(each) is dict:
+                    yield from all_steps(f"{place}/{name}/{n}/steps", each.get("steps"))
 
 
 def _says_reverse(step: dict[str, Any]) -> bool:
-    return step.get("on_failure") == "reverse"
+    return step.get("kind") == "action" and step.get("on_failure") == "reverse"

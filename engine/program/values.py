@@ -9,7 +9,7 @@ from engine.program import formula
 from engine.program.expression import ExprError, Reference, compile_condition, compile_expression
 from engine.program.faults import hint, step_into
 from engine.program.formula import Cel, Formula, Literal
-from engine.program.interpreter import RUN_NAMES, TRIGGER_NAMES
+from engine.program.orders import RUN_NAMES, TRIGGER_NAMES
 from engine.program.places import Ledger
 
 # What may follow `state.` and `steps.`: CEL keeps some words for itself.
@@ -31,6 +31,7 @@ class Names:
         self.state: set[str] = set()
         self.results: dict[str, tuple[str, ...]] = {}
         self.in_failure = False  # of a branch that deals with a failure
+        self.each: set[str] = set()  # of the repeats around
         self._lost: dict[str, str] = {}  # results that a branch may leave unmade
         self._later_state: dict[str, str] = {}
         self._later_results: dict[str, str] = {}
@@ -39,12 +40,13 @@ class Names:
         """What is known at this moment, to be given back to `restore` behind a branch."""
         kept = Names({})
         kept.state, kept.results, kept.in_failure = set(self.state), dict(self.results), self.in_failure
-        kept._lost = dict(self._lost)
+        kept._lost, kept.each = dict(self._lost), set(self.each)
         return kept
 
     def restore(self, kept: Names) -> None:
         """Behind a branch nothing is there that only it has made."""
         self.state, self.results, self.in_failure, self._lost = kept.state, kept.results, kept.in_failure, kept._lost
+        self.each = kept.each
 
     def lose(self, result: str, branch: str) -> None:
         """The run may go on behind this branch without the result."""
@@ -57,7 +59,7 @@ class Names:
             if type(step) is not dict:
                 continue
             ident = str(step.get("id"))
-            if type(step.get("result")) is str and step.get("kind") == "action":
+            if type(step.get("result")) is str and step.get("kind") != "complete":
                 self._later_results.setdefault(step["result"], ident)
             if type(step.get("values")) is dict:
                 for name in step["values"]:
@@ -84,6 +86,8 @@ class Names:
             if name in self._later_state:
                 return f"state.{name} is not set before step {self._later_state[name]!r} has run"
             return f"no step sets state.{name}{hint(name, self.state)}"
+        if root == "each" and name not in self.each:
+            return f"each.{name} is there inside a repeat with as: {name} only{hint(name, self.each)}"
         if root == "steps":
             return self._result_fault(name, path[1:])
         return ""
@@ -137,6 +141,23 @@ class ValueReader:
             return read
         self._ledger.at_value(pointer, "amount is a whole number of the smallest unit, 0 or more, or ${...} giving one")
         return Literal(0)
+
+    def of_kind(self, pointer: str, value: Any, kinds: tuple[str, ...], what: str) -> Formula:
+        """A value that is one expression giving one of these kinds, or stands for itself; `what` says which values can stand there."""
+        if not self._check(pointer, value, 0, as_text=False):
+            return Literal(None)
+        read = formula.parse(value)
+        if isinstance(read, Cel):
+            kind = compile_expression(read.source).kind.split("<")[0]
+            if kind not in (*kinds, "DYN"):
+                self._ledger.in_expression(pointer, read.source, f"{what}; this gives {kind.lower()}", 1, 1)
+        elif isinstance(read, Literal):
+            kind = {int: "INT", list: "LIST", dict: "MAP", str: "STRING"}.get(type(read.value), "")
+            if kind not in kinds:
+                self._ledger.at_value(pointer, what)
+        elif {formula.Listed: "LIST", formula.Mapped: "MAP", formula.Text: "STRING"}[type(read)] not in kinds:
+            self._ledger.at_value(pointer, what)
+        return read
 
     def condition(self, pointer: str, value: str) -> str:
         """The source of a condition."""

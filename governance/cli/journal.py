@@ -341,9 +341,7 @@ def code_difference(seat: frame.Seat, run: str) -> str:
 
 def _snapshot_difference(unit: Unit, history: History, case: Any) -> str:
     from engine.canonical import decode, sha256
-    from engine.journal.history import History
-    from engine.kernel import delivered, rebuild
-    from engine.program.interpreter import run_to_wait
+    from engine.kernel import rebuild
     from engine.program.programs import Function
     from engine.program.snapshot import frame_from
     from governance.stages.advance import context_of
@@ -359,23 +357,16 @@ def _snapshot_difference(unit: Unit, history: History, case: Any) -> str:
     entries = journals.read(unit, run).entries
     if not 0 < at <= len(entries):
         return f"the snapshot is of {at} events, the journal holds {len(entries)}"
-    cut = History.load(history.execution, entries[:at])
     definition, context = templates.by_digest(unit, case.code), context_of(case)
     if isinstance(definition, Function):
         return ""  # a function has no frame to keep
     kept = frame_from(decode(body))
-    replayed = rebuild(cut, definition, context, case.payloads)
-    if kept.waiting is not None:
-        # The program has not run on since this operation ended: its result is in the journal and not yet in the frame.
-        invoke = cut.invoke(cut.execution.child(kept.waiting))
-        if invoke is not None and invoke.phase == "completed":
-            kept = delivered(definition, kept, invoke.result, case.payloads)
-    if _state(cut) in ("Completed", "Failed"):
-        replayed = run_to_wait(definition, replayed, context).frame
+    replayed = rebuild(entries[:at], definition, context, case.payloads)
     mine, theirs = kept.to_value(), replayed.to_value()
-    for name in mine:
-        if mine[name] != theirs[name]:
-            return f"the snapshot at event {at}, {name}: stored {_short(mine[name])}, replayed {_short(theirs[name])}"
+    for name in sorted(mine | theirs):
+        if mine.get(name) != theirs.get(name):
+            said = f"stored {_short(mine.get(name))}, replayed {_short(theirs.get(name))}"
+            return f"the snapshot at event {at}, {name}: {said}"
     return ""
 
 

@@ -13,7 +13,7 @@ from engine.program.caps import fault_of
 from governance.commands.authority import Actor, allowed, token_ref
 from governance.keys import PURPOSES, hashed
 from governance.store import entries, people, secrets, templates
-from governance.store.case import ACTION, CHILD, MANUAL
+from governance.store.case import RESERVED
 from governance.store.unit import Database, Unit
 
 OPERATOR = {"type": "system", "id": "operator"}
@@ -230,7 +230,7 @@ class Admit:
     ) -> None:
         """A webhook source: who it acts as, who answers for it, and the secret it signs with."""
         check_name(source, "source")
-        if source in (MANUAL, CHILD, ACTION):
+        if source in RESERVED:
             raise CallerError(f"{source} is a reserved name", field="source", next_step="call the source otherwise")
         if len(secret) < 16:
             raise CallerError("a signing secret has at least 16 characters", field="secret")

@@ -7,12 +7,13 @@ from typing import Any
 
 from engine.canonical import read_json
 from engine.errors import CallerError, Refused
-from engine.kernel import Signalled
+from engine.kernel import Signalled, signal_prefix
 from engine.limits import signals_waiting_max
 from engine.program.function_commands import plain, signal_name
 from engine.program.function_journal import can_turn
 from governance.commands.authority import Actor, allowed
 from governance.store import cases
+from governance.store.case import Case, timer_ref
 from governance.store.unit import Database
 
 
@@ -53,7 +54,17 @@ class Signal:
             digest = read_json(text.encode())["commit"]
             body = {"person": person.person, "name": checked, "delivery": delivery, "payload_sha256": digest}
             case.note("signal.sent", body, actor={"type": "person", "id": person.person})
+            self._wake(case, checked)
             if can_turn(case.history):
                 case.put_work("", "advance")
             cases.commit(unit, case, ())
         return Delivered(run, checked, delivery)
+
+    def _wake(self, case: Case, name: str) -> None:
+        """A step of a definition that waits for it goes on and finds it; of several the one that has waited longest."""
+        for invoke in case.history.open_invokes():
+            if invoke.scheduled.function_name == f"{signal_prefix}{name}":
+                promise = invoke.scheduled.promise_id
+                case.finish(promise.local, ok=True)
+                case.add("due_done", kind="signal", ref=timer_ref(promise))
+                return

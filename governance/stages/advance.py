@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from engine.errors import BrokenJournal
+import datetime
+
 from engine.journal.status import Blocked
-from engine.kernel import advance, delivered, opened, rebuild
+from engine.kernel import Advanced, advance, delivered, name_of, opened, rebuild
 from engine.program.definition import Definition
-from engine.program.function_journal import task_name
-from engine.program.interpreter import AskPerson, Complete, Context, Propose, begin
-from governance.store.case import Case, Promise
+from engine.program.function_commands import StartChild
+from engine.program.interpreter import begin
+from engine.program.orders import AskPerson, Complete, Context, Fail, Listen, Propose, Sleep, StartRun, Take
+from engine.program.snapshot import Frame
+from governance.store import withdrawing
+from governance.store.case import CHILD, Case, Follows, Promise, timer_ref
+
+_epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def context_of(case: Case) -> Context:
@@ -20,52 +26,89 @@ def context_of(case: Case) -> Context:
     )  # fmt: skip
 
 
-def step(case: Case, definition: Definition) -> str | None:
-    """One turn of the program. Returns the promise to judge next, None when the run has ended or still waits."""
-    history, now = case.history, case.micros
+def step(case: Case, definition: Definition) -> Follows:
+    """One turn of the program, and what it wants; nothing when the run has ended or still waits."""
+    history = case.history
     if case.ended or case.cancel_requested:
-        return None
-    frame = case.frame
-    if frame is None:
-        frame = rebuild(history, definition, context_of(case), case.payloads) if history.started else begin()
-    if isinstance(history.status, Blocked):
-        if not history.can_resume():
-            case.frame = frame
-            return None
-        if frame.waiting is not None:
-            invoke = history.invoke(history.execution.child(frame.waiting))
-            if invoke is None or invoke.phase != "completed":
-                raise BrokenJournal("frame", f"the frame waits for operation {frame.waiting}, which has no result")
-            frame = delivered(definition, frame, invoke.result, case.payloads)
+        return Follows()
+    if case.frame is None:
+        events = (*case.stored, *history.pending())
+        case.frame = rebuild(events, definition, context_of(case), case.payloads) if history.started else begin()
+    if isinstance(history.status, Blocked) and not history.can_resume():
+        return Follows()
+    frame = _told(case, definition, case.frame)
     first = not history.started
-    advanced = advance(history, definition, frame, context_of(case), case.origin.salt_key, case.start, now)
+    advanced = _advanced(case, definition, frame)
+    if advanced is None:
+        case.releases_children = True
+        return Follows()  # whatever comes of what is in flight brings the run here again
     case.frame = advanced.frame
     for kept in advanced.payloads:
         case.keep(kept.commit, kept.body)
     if first:
         case.note("run.started", {"journal_version": history.version})
         case.state = "running"
-    if isinstance(advanced.outcome, AskPerson):
-        asked = advanced.outcome
-        return _put(case, asked.child, asked.step_id, asked.step_index, task_name)
-    if isinstance(advanced.outcome, Propose):
-        return _proposed(case, advanced.outcome)
-    case.close("succeeded" if isinstance(advanced.outcome, Complete) else "failed_terminal")
-    return None
+    if isinstance(advanced.outcome, Complete | Fail):
+        case.close("succeeded" if isinstance(advanced.outcome, Complete) else "failed_terminal")
+        return Follows()
+    return _follow(case, advanced)
 
 
-def _proposed(case: Case, proposal: Propose) -> str:
-    tool = f"{proposal.connector}.{proposal.operation}"
-    local = _put(case, proposal.child, proposal.step_id, proposal.step_index, tool)
-    if proposal.reverses:
-        case.note("reversal.proposed", {"promise": local, "step": proposal.step_id, "of": proposal.reverses})
-    return local
+def _told(case: Case, definition: Definition, frame: Frame) -> Frame:
+    """The frame that knows of everything that has ended and that it waited for."""
+    for child in frame.open:
+        result = case.history.result(case.history.execution.child(child))
+        if result is not None:
+            frame = delivered(definition, frame, str(result), case.payloads, child)
+    return frame
 
 
-def _put(case: Case, child: int, step: str, index: int, tool: str) -> str:
+def _advanced(case: Case, definition: Definition, frame: Frame) -> Advanced | None:
+    return advance(
+        case.history, definition, frame, context_of(case), case.origin.salt_key, case.start, case.micros, case.payloads,
+        ends=lambda: withdrawing.ended(case),
+    )  # fmt: skip
+
+
+def _follow(case: Case, advanced: Advanced) -> Follows:
+    for promise, fire_at in advanced.timers:
+        case.add("due", kind="timer", ref=timer_ref(promise), at=_epoch + datetime.timedelta(microseconds=fire_at))
+    judge: list[str] = []
+    children: list[StartChild] = []
+    apart: set[int] = set()
+    for order in advanced.orders:
+        match order:
+            case Propose():
+                judge.append(_put(case, order.child, order.step_id, order.step_index, name_of(order)))
+                if order.reverses:
+                    body = {"promise": judge[-1], "step": order.step_id, "of": order.reverses}
+                    case.note("reversal.proposed", body)
+            case AskPerson():
+                judge.append(_put(case, order.child, order.step_id, order.step_index, name_of(order)))
+            case StartRun():
+                kind = "" if order.apart else CHILD
+                _put(case, order.child, order.step_id, order.step_index, name_of(order), kind)
+                children.append(StartChild(order.child, order.workflow, order.input))
+                apart |= {order.child} if order.apart else set()
+            case Listen():
+                _listen(case, order)
+            case Sleep() | Take():
+                case.state = "running"
+    return Follows(tuple(judge), tuple(children), frozenset(apart))
+
+
+def _listen(case: Case, order: Listen) -> None:
+    _put(case, order.child, order.step_id, order.step_index, name_of(order))
+    if order.deadline_s:
+        until = case.now + datetime.timedelta(seconds=order.deadline_s)
+        case.add("due", kind="signal", ref=timer_ref(case.history.execution.child(order.child)), at=until)
+        case.touch(case.history.execution.child(order.child).local, deadline_at=until)
+
+
+def _put(case: Case, child: int, step: str, index: int, tool: str, kind: str = "") -> str:
     local = case.history.execution.child(child).local
     case.promises[local] = Promise(
-        promise=local, step=step, step_index=index, tool=tool, key="", kind="", state="ready"
+        promise=local, step=step, step_index=index, tool=tool, key="", kind=kind, state="ready"
     )
     case.touch(local)
     case.state = "running"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from engine.ids import execution_key, run_id
 from engine.kernel import CancelAsked, Files, Finished, Payload, Started, input_payload, settle_cancel
@@ -14,7 +14,7 @@ from engine.program.inputs import check_input
 from engine.program.programs import Program
 from governance.keys import hashed
 from governance.store import cases, withdrawing
-from governance.store.case import CHILD, SYSTEM, Birth, Case, Origin
+from governance.store.case import CHILD, CONTINUED, SYSTEM, Birth, Case, Follows, Origin
 from governance.store.dispatch import Lease
 from governance.store.family import Family, child_of, family
 from governance.store.unit import Database
@@ -32,9 +32,9 @@ class Children:
         self._hash_key = hash_key
         self._random_bytes = random_bytes
 
-    def begin(self, case: Case, wanted: Iterable[StartChild]) -> None:
+    def begin(self, case: Case, follows: Follows) -> None:
         """Each wanted run begins with the commit of this decision, or its operation fails for good with the reason."""
-        orders = list(wanted)
+        orders = follows.children
         if not orders:
             return
         with self._database.unit(case.origin.tenant, write=False) as unit:
@@ -42,6 +42,9 @@ class Children:
         for order in orders:
             promise = str(order.child)
             case.accept(Started(case.promise_id(promise), 1))
+            if order.child in follows.apart:
+                self._go_apart(case, order, known)
+                continue
             refused = self._begin(case, order, known, known.runs + len(case.births))
             if refused is None:
                 case.touch(promise, state="running", attempt=1, started_at=case.now)
@@ -55,28 +58,18 @@ class Children:
 
     def _begin(self, case: Case, order: StartChild, known: Family, runs: int) -> Result | None:
         """None when the run is going to begin; otherwise why it cannot."""
-        found = known.workflows.get(order.workflow)
-        if found is None:
-            return _refused("unknown_workflow", f"workflow {order.workflow} has no active version")
-        state, program = found
-        if state != "active":
-            return _refused("workflow_paused", f"workflow {order.workflow} is {state} and starts nothing")
+        found = _startable(order, known)
+        if isinstance(found, Result):
+            return found
         if case.origin.depth >= child_depth_max:
             return _refused("too_deep", f"runs start runs at most {child_depth_max} deep")
         if runs >= family_runs_max:
             return _refused("too_many_runs", f"a run and all that it starts are at most {family_runs_max} runs")
-        given = {} if order.input is None else order.input
-        faults = check_input(program, given)
-        if faults:
-            return _refused("invalid_input", "; ".join(faults[:20])[:2_000])
-        salt_key = self._random_bytes(32)
-        kept = input_payload(salt_key, given)
-        self._put(case, order, program, known, salt_key, kept)
+        self._put(case, order, found, known)
         return None
 
-    def _put(
-        self, case: Case, order: StartChild, program: Program, known: Family, salt_key: bytes, kept: Payload
-    ) -> None:
+    def _put(self, case: Case, order: StartChild, program: Program, known: Family) -> None:
+        salt_key, kept = self._input(order)
         mine, tenant_key = case.origin, self._hash_key(case.origin.tenant)
         promise = case.promise_id(str(order.child))
         # Parent and operation name the start, so it is the same start however often the turn is decided; whoever asked for
@@ -104,6 +97,42 @@ class Children:
                 "definition_sha256": program.digest.hex(),
             },
         )  # fmt: skip
+
+    def _input(self, order: StartChild) -> tuple[bytes, Payload]:
+        salt_key = self._random_bytes(32)
+        return salt_key, input_payload(salt_key, {} if order.input is None else order.input)
+
+    def _go_apart(self, case: Case, order: StartChild, known: Family) -> None:
+        """A run that nobody waits for and that no cancellation reaches; whoever asked for this one asks for it too.
+
+        It begins in the commit of the turn that wants it, so it is asked for once; the operation is over in the same commit.
+        """
+        promise = str(order.child)
+        found = _startable(order, known)
+        if isinstance(found, Result):
+            self._finish(case, promise, found)
+            body = {"promise": promise, "step": case.promises[promise].step, "error_class": found.error_class}
+            case.note("step.failed", body)
+            return
+        mine, tenant_key = case.origin, self._hash_key(case.origin.tenant)
+        salt_key, kept = self._input(order)
+        ref = str(case.promise_id(promise))
+        key = execution_key(tenant_key, mine.tenant, found.name, CONTINUED, ref)
+        run = run_id(found.digest, "", key)
+        origin = Origin(
+            tenant=mine.tenant, run=run, workspace=mine.workspace, workflow=found.name, version=found.version, definition=found.digest,
+            trigger_type=CONTINUED, trigger_ref=ref, started_by=mine.started_by, on_behalf_of=mine.on_behalf_of, owner=mine.owner,
+            salt_key=salt_key, execution_key=key, input=kept.commit, created_at=case.now, root=run,
+        )  # fmt: skip
+        actor = "service" if known.requester_kind == "service" else "person"
+        queued = cases.queued(origin, actor, hashed(tenant_key, "trigger", ref))
+        case.births.append(Birth(origin, kept, (queued,), case.editors))
+        body = {
+            "promise": promise, "run": run, "workflow": found.name, "version": found.version,
+            "definition_sha256": found.digest.hex(),
+        }  # fmt: skip
+        case.note("run.continued", body)
+        self._finish(case, promise, Result(True, {"run": run}))
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
@@ -146,6 +175,20 @@ class Children:
                 case.note("cancel.inherited", {"run": o.parent, "promise": o.parent_promise})
                 withdrawing.cancel(unit, case, CancelAsked(f"parent:{o.parent}"))
             cases.commit(unit, case, (lease,))
+
+
+def _startable(order: StartChild, known: Family) -> Program | Result:
+    """The program that such a run would have, or why it cannot begin."""
+    found = known.workflows.get(order.workflow)
+    if found is None:
+        return _refused("unknown_workflow", f"workflow {order.workflow} has no active version")
+    state, program = found
+    if state != "active":
+        return _refused("workflow_paused", f"workflow {order.workflow} is {state} and starts nothing")
+    faults = check_input(program, {} if order.input is None else order.input)
+    if faults:
+        return _refused("invalid_input", "; ".join(faults[:20])[:2_000])
+    return program
 
 
 def _result(child: Case) -> Result:

@@ -17,7 +17,7 @@ from engine.gate.retry import fault_delay, ours
 from engine.gate.verdict import Judged, Policy, Verdict, judge
 from engine.kernel import proposal_from, reference_of
 from engine.program.faults import hint
-from engine.program.interpreter import Propose
+from engine.program.orders import Propose
 from governance.keys import hashed, mac
 from governance.store import mending
 from governance.store.approvals import Recorded

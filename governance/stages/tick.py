@@ -8,7 +8,7 @@ from engine.errors import CallerError, TwokeysError
 from engine.journal.promises import Timer
 from engine.kernel import Fired, Signalled
 from engine.ledger.entries import Fact
-from governance import log
+from governance import log, metrics
 from governance.store import approvals, cards, cases, doubts, entries, mending, refusals, tasks
 from governance.store.dispatch import Dispatch
 from governance.store.unit import Database, Unit
@@ -52,6 +52,8 @@ class Tick:
                 self._fire(unit, ref)
             elif kind == "cards":
                 cards.heal(unit)
+            elif kind == "signal":
+                self._lapse(unit, ref)
             elif kind == "refusals":
                 self._tell_refusals(unit, ref)
             unit.run(
@@ -118,6 +120,7 @@ class Tick:
         promise = case.promise_id(local)
         timer = case.history.promise(promise)
         if case.ended or case.cancel_requested or not isinstance(timer, Timer) or timer.fired:
+            metrics.count("stale_wake")
             return
         case.now = max(case.now, unit.now())
         if case.micros < timer.scheduled.fire_at:
@@ -129,6 +132,19 @@ class Tick:
             )  # fmt: skip
             return
         case.accept(Fired(promise))
+        case.put_work("", "advance")
+        cases.commit(unit, case, ())
+
+    def _lapse(self, unit: Unit, ref: str) -> None:
+        """Nobody sent the signal in time; the step's author may have said what then. Nothing when it came after all."""
+        run, _, local = ref.rpartition("/")
+        case = cases.load(unit, run, lock=True)
+        invoke = case.history.invoke(case.promise_id(local))
+        if case.ended or case.cancel_requested or invoke is None or invoke.phase == "completed":
+            metrics.count("stale_wake")
+            return
+        case.now = max(case.now, unit.now())
+        case.finish(local, ok=False, error_class="timeout", message="no signal came in time")
         case.put_work("", "advance")
         cases.commit(unit, case, ())
 

@@ -9,13 +9,14 @@ from typing import Any, Protocol
 
 from engine.gate.action import OperationSpec
 from engine.ids import PromiseId
-from engine.kernel import Files, Signalled, advance_function, begun
+from engine.kernel import Files, advance_function, begun
 from engine.program import function_commands as do
 from engine.program.function import Turn
 from engine.program.function_code import Component, check_pinned
 from engine.program.function_journal import Applied, Feed, can_turn, child_prefix, task_name
 from engine.program.programs import Function
-from governance.store.case import CHILD, Case, Promise, timer_ref
+from governance.store import withdrawing
+from governance.store.case import CHILD, Case, Follows, Promise, timer_ref
 
 _epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -25,14 +26,6 @@ class Hosting(Protocol):
 
     def turn(self, component: Component, feed: Feed, *, now: int, entropy: bytes, tenant: str) -> Turn:
         """What follows from a journal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Follows:
-    """What a turn wants: promises to be judged, and child runs to be begun."""
-
-    judge: tuple[str, ...] = ()
-    children: tuple[do.StartChild, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +80,7 @@ class Turns:
             case.releases_children = True
             return Follows()  # whatever comes of that effect or that child brings the run here again
         if ends:
-            self._withdraw(case)
+            withdrawing.ended(case)
         first = not case.history.started
         history = begun(case.history, case.start, asking.now)
         files = Files(case.origin.salt_key, case.payloads)
@@ -118,19 +111,6 @@ class Turns:
             tuple(promise.local for promise, _ in (*applied.invokes, *applied.tasks)),
             tuple(wanted for _, wanted in applied.children),
         )
-
-    def _withdraw(self, case: Case) -> None:
-        """Nobody waits for these questions any more."""
-        for promise in case.promises.values():
-            if promise.state == "waiting_approval" and promise.approval:
-                approval = promise.approval
-                case.approval_status[approval] = "canceled"
-                case.add("due_done", kind="approval", ref=approval)
-                digest = case.action_digests[promise.promise].hex()
-                body = {"approval": approval, "promise": promise.promise, "action_sha256": digest, "why": "run_ended"}
-                case.note("approval.canceled", body)
-                case.show_card(approval)
-                case.accept(Signalled(f"approval:{approval}", "canceled"))
 
     def _proposed(self, command: do.Invoke) -> dict[str, Any]:
         """A proposal with what its author left to the catalogue; an operation that is not there is refused when it is judged."""

@@ -17,14 +17,16 @@ from engine.journal.events import AwaitSignal, Entry, ExecutionStarted
 from engine.journal.history import History
 from engine.journal.moves import check_run, check_step
 from engine.journal.status import Blocked
-from engine.kernel import Finished, News, Payload, Started, accept
+from engine.kernel import Finished, News, Payload, Started, accept, signal_prefix
 from engine.ledger.entries import Fact, build
+from engine.program.function_commands import StartChild
 from engine.program.function_journal import Feed
 from engine.program.snapshot import Frame
 
 SYSTEM = {"type": "system", "id": "twokeys"}
 # The triggers that are ours: no source may be called so, because a trigger's name is part of what a start is about.
-MANUAL, CHILD, ACTION = "manual", "child", "action"
+MANUAL, CHILD, ACTION, CONTINUED, SCHEDULE = "manual", "child", "action", "continued", "schedule"
+RESERVED = (MANUAL, CHILD, ACTION, CONTINUED, SCHEDULE)
 _epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _micro = datetime.timedelta(microseconds=1)
 # Of a run that goes on, by what its operations are doing: the first of these that any of them is.
@@ -116,6 +118,15 @@ class Birth:
     input: Payload
     facts: tuple[Fact, ...]
     editors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Follows:
+    """What a turn wants: promises to be judged, runs to be begun, and which of these go their own way."""
+
+    judge: tuple[str, ...] = ()
+    children: tuple[StartChild, ...] = ()
+    apart: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -270,10 +281,10 @@ class Case:
             attempt += 1
             self.accept(Started(name, attempt))
         self.accept(Finished(name, attempt, ok, value, error_class, message))
-        if ok:
-            self.note("step.completed", {"promise": promise, "step": found.step})
-        else:
+        if not ok:
             self.note("step.failed", {"promise": promise, "step": found.step, "error_class": error_class})
+        elif not found.tool.startswith(signal_prefix):  # who sent a signal stands in the log already
+            self.note("step.completed", {"promise": promise, "step": found.step})
         self.touch(
             promise, state="succeeded" if ok else "failed_terminal", attempt=attempt, next_eligible_at=None,
             last_error="" if ok else f"{error_class}: {message}"[:500],
@@ -294,6 +305,8 @@ class Case:
         for promise in self.promises.values():
             if promise.state not in ("succeeded", "failed_terminal", "canceled"):
                 self.touch(promise.promise, state="canceled")
+                if promise.tool.startswith(signal_prefix):
+                    self.add("due_done", kind="signal", ref=timer_ref(self.promise_id(promise.promise)))
         head, version = self.history.head.hex(), self.history.version
         self.note(
             "run.closed",
@@ -343,6 +356,12 @@ class Case:
             return "", None
         if isinstance(status.kind, AwaitSignal):
             return status.kind.name, None
+        for invoke in self.history.open_invokes():
+            if (
+                invoke.scheduled.function_name.startswith(signal_prefix)
+                and invoke.scheduled.promise_id in status.waiting_on
+            ):
+                return invoke.scheduled.function_name.removeprefix(signal_prefix), None
         ends = [timer.fire_at for timer in self.history.open_timers() if timer.promise_id in status.waiting_on]
         return "", _epoch + min(ends) * _micro if ends else None
 

@@ -325,7 +325,8 @@ def _begin_children(unit: Unit, case: Case) -> None:
     root = case.origin.root
     unit.run("select 1 from run where tenant = :tenant and run = :root for update", root=root)
     row = unit.one("select count(*) from run where tenant = :tenant and root = :root", root=root)
-    if row is None or row[0] + len(case.births) > family_runs_max:
+    children = sum(birth.origin.root == root for birth in case.births)
+    if row is None or row[0] + children > family_runs_max:
         raise Conflict("the family has grown meanwhile", code="version")
     for birth in case.births:
         o = birth.origin

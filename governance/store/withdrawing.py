@@ -1,4 +1,4 @@
-"""Cancels a run under its lock: nothing new starts, open questions are withdrawn, and its children are to be cancelled too."""
+"""Takes back what a run has asked of others: when it is cancelled under its lock, and when it ends before they have answered."""
 
 from __future__ import annotations
 
@@ -36,3 +36,18 @@ def cancel(unit: Unit, case: Case, asked: CancelAsked) -> None:
     if settle_cancel(case.history, case.micros):
         case.work_done.extend((p, s) for p in ("", *case.promises) for s in ("advance", "judge", "execute"))
         case.close("canceled")
+
+
+def ended(case: Case) -> None:
+    """The run is about to end: nobody waits for these questions any more."""
+    for promise in case.promises.values():
+        if promise.state == "waiting_approval" and promise.approval:
+            approval = promise.approval
+            case.approval_status[approval] = "canceled"
+            case.add("due_done", kind="approval", ref=approval)
+            digest = case.action_digests[promise.promise].hex()
+            body = {"approval": approval, "promise": promise.promise, "action_sha256": digest, "why": "run_ended"}
+            case.note("approval.canceled", body)
+            case.show_card(approval)
+            case.accept(Signalled(f"approval:{approval}", "canceled"))
+    tasks.withdraw(case, "run_ended")

@@ -140,5 +140,5 @@ def test_a_replay_of_the_journal_gives_the_stored_frame(world: World) -> None:
     with world.parts.database.unit(world.tenant, write=False) as unit:
         definition = templates.by_digest(unit, case.origin.definition)
     assert case.frame is not None
-    again = rebuild(case.history, definition, context_of(case), case.payloads)
+    again = rebuild(case.stored, definition, context_of(case), case.payloads)
     assert again.to_value() == case.frame.to_value()

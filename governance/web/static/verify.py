@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: f75092c50787a6653b4f0121184d4cca911334ce0b1507333bea0b747d4c159f
+Digest of the parts: 216658e1ebbe384946b76a209f2713c1cffb72b6e76295cf5eec27509f306715
 """
 
 from __future__ import annotations
@@ -198,6 +198,9 @@ expression_bytes_max = 4_096
 expression_input_bytes_max = 262_144
 expression_loops_nested_max = 2
 steps_max = 1_000
+steps_per_turn_max = 20_000  # that an interpreter does before it must have come to a wait
+repeat_items_max = 1_000  # of one collection that a step goes through
+lanes_max = 32  # of one parallel step
 
 # Slack (slack_sdk's models and the undocumented total of bolt-js#2509).
 slack_header_chars_max = 150
@@ -1407,6 +1410,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "parent.named": _words("run promise depth"),
     "child.started": _words("promise run workflow version definition_sha256"),
     "child.ended": _words("promise run status error_class journal_version journal_head"),
+    "run.continued": _words("promise run workflow version definition_sha256"),
     "run.migrated": _words("person from_sha256 definition_sha256 version journal_version"),
     "run.retried": _words("person count"),
     "run.closed": _words("status entries journal_version journal_head"),
@@ -2421,6 +2425,7 @@ class Family:
             "run.migrated": self._moved,
             "child.started": self._begun,
             "child.ended": self._ended,
+            "run.continued": self._continued,
         }
 
     def check_asked(self, lineage: set[str]) -> None:
@@ -2454,6 +2459,14 @@ class Family:
             _astray("child-journal", f"the journal does not start promise {promise[:40]}")
         self._born.add(promise)
         self._open[promise] = entry.body
+
+    def _continued(self, entry: Entry) -> None:
+        promise = entry.body["promise"]
+        if promise in self._born:
+            _astray("child-twice", f"promise {promise[:40]} started two runs")
+        if (promise, 1) not in self._started:
+            _astray("child-journal", f"the journal does not start promise {promise[:40]}")
+        self._born.add(promise)
 
     def _ended(self, entry: Entry) -> None:
         body = entry.body

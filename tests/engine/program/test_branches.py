@@ -9,8 +9,9 @@ import pytest
 from engine.canonical import decode
 from engine.errors import AuthorError
 from engine.program.definition import Definition, definition_from
-from engine.program.interpreter import AskPerson, Complete, Context, Fail, Propose, Turn, begin, deliver, run_to_wait
+from engine.program.interpreter import begin, deliver, run_to_wait
 from engine.program.normalize import normalize
+from engine.program.orders import AskPerson, Complete, Context, Fail, Propose, Turn
 from engine.program.snapshot import Frame, frame_from
 from governance.connectors.shipped import declared
 

@@ -61,8 +61,13 @@ def test_expressions_give_exact_values(source: str, wanted: Any) -> None:
 @pytest.mark.parametrize(
     ("source", "message", "line", "col"),
     [
-        ("inptu.x", "unknown name 'inptu'; did you mean 'input'? (known: input, state, steps, run, trigger)", 1, 1),
-        ("1 +\n  foo", "unknown name 'foo' (known: input, state, steps, run, trigger)", 2, 3),
+        (
+            "inptu.x",
+            "unknown name 'inptu'; did you mean 'input'? (known: input, state, steps, run, trigger, each)",
+            1,
+            1,
+        ),
+        ("1 +\n  foo", "unknown name 'foo' (known: input, state, steps, run, trigger, each)", 2, 3),
         ("1 +", "syntax error: the expression ends too early", 1, 4),
         ("'a' 'b'", "syntax error: not expected here: 'b'", 1, 5),
         ("1 + 'a'", "'+' does not work on (int, string)", 1, 3),
@@ -168,7 +173,7 @@ def test_the_order_of_maps_is_the_same_in_every_process() -> None:
     [
         ("[1].map(input, input)", "a loop variable may not be called 'input'", 8),
         ("[1].map(a, [1].map(b, [1].map(c, c)))", "loops stand at most 2 deep in each other", 30),
-        ("cel.bind(x, 1, x)", "unknown name 'x' (known: input, state, steps, run, trigger)", 10),
+        ("cel.bind(x, 1, x)", "unknown name 'x' (known: input, state, steps, run, trigger, each)", 10),
     ],
 )
 def test_loops_are_bounded_and_bind_is_off(source: str, message: str, col: int) -> None:

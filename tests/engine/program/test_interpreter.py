@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from engine.canonical import decode
 from engine.errors import BrokenJournal, CallerError, StaleWake
 from engine.kernel import opened, payload
-from engine.program.definition import ActionStep, AssignStep, CompleteStep, Definition, FailStep, Step
+from engine.program.definition import Definition
 from engine.program.formula import Literal, parse
 from engine.program.inputs import check_input
-from engine.program.interpreter import Complete, Context, Fail, Outcome, Propose, begin, deliver, run_to_wait
+from engine.program.interpreter import begin, deliver, run_to_wait
+from engine.program.kinds import ActionStep, AssignStep, CompleteStep, FailStep, Step
 from engine.program.normalize import normalize
+from engine.program.orders import Complete, Context, Fail, Outcome, Propose
 from engine.program.snapshot import Frame, frame_from
 from tests.engine.program.specs import CATALOG, INCIDENT
 

@@ -157,7 +157,7 @@ FAULTS: list[tuple[str, str, list[str]]] = [
     ("    kind: complete\n", "    kind: complete\n    when: input.count > 3\n", ["31:11: a condition is one expression: ${...}"]),
     ("    kind: complete\n", "    kind: complete\n    when: ${input.count + 3}\n", ["31:13: a condition is true or false; this is int"]),
     # expressions
-    ("input.id}\"", "inptu.id}\"", ["14:33: unknown name 'inptu'; did you mean 'input'? (known: input, state, steps, run, trigger)"]),
+    ("input.id}\"", "inptu.id}\"", ["14:33: unknown name 'inptu'; did you mean 'input'? (known: input, state, steps, run, trigger, each)"]),
     ("input.id}\"", "input.ids}\"", ["14:33: the inputs schema has no 'ids'; did you mean 'id'?"]),
     ("input.id}\"", "run.idd}\"", ["14:33: run has no 'idd'; did you mean 'id'?"]),
     ("input.id}\"", "trigger.reff}\"", ["14:33: trigger has no 'reff'; did you mean 'ref'?"]),
