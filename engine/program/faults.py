@@ -43,7 +43,7 @@ def hint(name: str, known: Iterable[str]) -> str:
         return f"; did you mean {near[0]!r}?"
     if not names:
         return ""
-    listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+    listed = ", ".join(names[:16]) + (", …" if len(names) > 16 else "")
     return f" (known: {listed})"
 
 

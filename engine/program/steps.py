@@ -55,7 +55,7 @@ class StepReader:
             message = f"a definition has at most {steps_max} steps; with its branches this one has {len(found)}"
             self._ledger.at_value("/steps", message)
             return ()
-        self._names.look_ahead([step for _, step in found])
+        self._names.look_ahead([(step, place.count("/") > 2) for place, step in found])
         # How an operation is undone is written down only where some step undoes: then for all of them.
         self._undoes = next((f"{place}/on_failure" for place, step in found if _says_reverse(step)), "")
         return self._list("/steps", values)

@@ -33,6 +33,7 @@ class Names:
         self.in_failure = False  # of a branch that deals with a failure
         self.each: set[str] = set()  # of the repeats around
         self._lost: dict[str, str] = {}  # results that a branch may leave unmade
+        self._inside: set[str] = set()
         self._later_state: dict[str, str] = {}
         self._later_results: dict[str, str] = {}
 
@@ -53,12 +54,15 @@ class Names:
         self.results.pop(result, None)
         self._lost[result] = branch
 
-    def look_ahead(self, steps: list[Any]) -> None:
-        """Note which step will make what, so that a name used too early is told from one that never exists."""
-        for step in steps:
-            if type(step) is not dict:
-                continue
+    def look_ahead(self, steps: list[tuple[dict[str, Any], bool]]) -> None:
+        """Note which step will make what, so that a name used too early is told from one that never exists.
+
+        Each step comes with whether it stands inside another one, so that the run may go on without it.
+        """
+        for step, inside in steps:
             ident = str(step.get("id"))
+            if inside:
+                self._inside.add(ident)
             if type(step.get("result")) is str and step.get("kind") != "complete":
                 self._later_results.setdefault(step["result"], ident)
             if type(step.get("values")) is dict:
@@ -83,6 +87,8 @@ class Names:
         if root == "input" and self.inputs is not None and name not in self.inputs:
             return f"the inputs schema has no {name!r}{hint(name, self.inputs)}"
         if root == "state" and name not in self.state:
+            if self._later_state.get(name) in self._inside:
+                return f"state.{name} may not be there: step {self._later_state[name]!r}, which sets it, is not on every way here"
             if name in self._later_state:
                 return f"state.{name} is not set before step {self._later_state[name]!r} has run"
             return f"no step sets state.{name}{hint(name, self.state)}"
@@ -96,6 +102,8 @@ class Names:
         if name not in self.results:
             if name in self._lost:
                 return f"steps.{name} may not be there: the run goes on behind its {self._lost[name]}; read it in on_success"
+            if self._later_results.get(name) in self._inside:
+                return f"steps.{name} may not be there: step {self._later_results[name]!r}, which makes it, is not on every way here"
             if name in self._later_results:
                 return f"steps.{name} is not there before step {self._later_results[name]!r} has run"
             return f"no step has the result {name!r}{hint(name, self.results)}"

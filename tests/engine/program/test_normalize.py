@@ -76,6 +76,10 @@ def test_the_base_and_the_sample_are_valid() -> None:
     assert sample.effects == ("servicenow.close", "servicenow.lookup", "servicenow.update", "slack.post")
 
 
+KINDS = (
+    "(known: action, assign, branch, business_reference, complete, continue_with, fail, parallel, repeat, subworkflow, "
+    "task, transform, wait)"
+)
 FAULTS: list[tuple[str, str, list[str]]] = [
     # the head
     ("name: triage", "nam: triage", ["1:1: a definition needs the key 'name'", "1:1: unknown key 'nam'; did you mean 'name'?"]),
@@ -115,7 +119,7 @@ FAULTS: list[tuple[str, str, list[str]]] = [
     ("id: change", "id: look", ["21:9: the step id 'look' stands twice; first in line 15"]),
     ("id: change", "id: Change", ["21:9: 'Change' is not a step id; use 1-63 of a-z 0-9 _ -"]),
     ("  - id: change\n    kind", "  - kind", ["21:5: an action step needs the key 'id'"]),
-    ("    kind: complete\n", "", ["29:5: a step needs the key 'kind' (known: action, assign, complete, fail)"]),
+    ("    kind: complete\n", "", ["29:5: a step needs the key 'kind' " + KINDS]),
     ("connector: servicenow", "connector: servicenw", ["17:16: unknown connector 'servicenw'; did you mean 'servicenow'?"]),
     ("operation: update", "operation: updat", ["24:16: servicenow has no operation 'updat'; did you mean 'update'?"]),
     ("{work_notes:", "{work_note:", ["26:14: servicenow.update has no field 'work_note'; did you mean 'work_notes'?"]),
