@@ -59,7 +59,7 @@ class _Run:
             except PolicyFault as fault:
                 if self.process.poll() is not None:
                     raise PolicyFault("engine_exit", "the local opa ended while it started") from fault
-                if fault.code not in ("refused", "timeout", "revision_mismatch") or clock.monotonic() > deadline:
+                if fault.code not in ("refused", "timeout") or clock.monotonic() > deadline:
                     raise
                 clock.sleep(0.02)
                 continue
@@ -67,6 +67,12 @@ class _Run:
             if self.process.poll() is not None:
                 raise PolicyFault("engine_exit", "the local opa ended while it started")
             return
+
+    def kill(self) -> None:
+        """End exactly this process now."""
+        self.server.close()
+        self.process.kill()
+        self.process.wait()
 
     def end(self) -> None:
         """Ask it to stop, wait a moment, then end exactly this process."""
@@ -80,7 +86,7 @@ class _Run:
 
 
 class Managed:
-    """The Policy that answers from a local opa. A child that ended is started again by the next question."""
+    """The Policy that answers from a local opa. A child that ended or did not answer in time is replaced by the next question."""
 
     def __init__(self, opa: Path, directory: Path, *, oldest: tuple[int, int, int] = OLDEST) -> None:
         """`opa` is the binary's path; `directory` belongs to this process alone and holds the bundle that it serves."""
@@ -123,7 +129,14 @@ class Managed:
 
     def evaluate(self, input_bytes: bytes) -> Answer:
         """The findings about one input document."""
-        return self._running().server.evaluate(input_bytes)
+        run = self._running()
+        try:
+            return run.server.evaluate(input_bytes)
+        except PolicyFault as fault:
+            if fault.code == "timeout":
+                # One that hangs may hang for ever, and a process that still lives is not started again.
+                self._give_up(run)
+            raise
 
     def close(self) -> None:
         """End the child; a later question is refused until a bundle is loaded again."""
@@ -132,6 +145,12 @@ class Managed:
         if old is not None:
             old.end()
             (self._directory / "opa.pid").unlink(missing_ok=True)
+
+    def _give_up(self, run: _Run) -> None:
+        with self._lock:
+            if self._run is run:
+                self._run = None
+        run.kill()
 
     def _running(self) -> _Run:
         with self._lock:

@@ -62,12 +62,15 @@ def test_a_killed_opa_is_started_again_by_the_next_question(engine: Managed) -> 
 
 def test_a_hung_opa_is_a_denial(engine: Managed) -> None:
     """Stopped, it neither answers nor refuses; the deadline does."""
-    os.kill(engine.pid, signal.SIGSTOP)
+    hung = engine.pid
+    os.kill(hung, signal.SIGSTOP)
     begun = clock.monotonic()
     assert_fault(ruled(engine, BUNDLE.revision), "timeout", retryable=True)
     assert clock.monotonic() - begun < 4
-    os.kill(engine.pid, signal.SIGCONT)
+    # It would hang for ever; the next question gets another.
     assert ruled(engine, BUNDLE.revision).verdict.effect == "allow"
+    assert engine.pid != hung
+    assert is_gone(hung)
 
 
 def test_a_new_bundle_is_served_by_a_new_child(engine: Managed, tmp_path: Path) -> None:
