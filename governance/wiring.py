@@ -53,13 +53,15 @@ from governance.policy.shelf import Shelf, server_config
 from governance.policy.stored import opened
 from governance.settings import Settings
 from governance.slack.cards import body_bytes
-from governance.slack.clicks import Clicks, Waiting
+from governance.slack.clicks import Clicks
 from governance.slack.clicks import Seams as ClickSeams
 from governance.slack.delivery import Delivery
 from governance.slack.endpoint import slack_routes
+from governance.slack.looks import Looks
 from governance.slack.modals import Modals
 from governance.slack.outbox import Sender
 from governance.slack.records import Records
+from governance.slack.slash import Slash
 from governance.stages.child import Children
 from governance.stages.execute import Execute
 from governance.stages.hosts import Hosts
@@ -67,13 +69,12 @@ from governance.stages.judge import Judge
 from governance.stages.seal import Seal
 from governance.stages.tick import Tick
 from governance.stages.turn import Turns
-from governance.store import approvals, around, cases, drafts, edits, outbox, people, templates
+from governance.store import around, cases, drafts, edits, outbox, templates
 from governance.store.case import Case
 from governance.store.dispatch import Dispatch
 from governance.store.secrets import Secrets
 from governance.store.unit import CommitCheck, Database
 from governance.store.wakes import Listener, Notifier
-from governance.web import questions
 from governance.web.app import Application, application
 from governance.web.scrape import Scrape
 from governance.web.seams import Seams as WebSeams
@@ -223,6 +224,11 @@ class Parts:
     def records(self) -> Records:
         s = self.settings
         return Records(self.database, s.public_url.rstrip("/"), s.deployment, self.button_mac)
+
+    @cached_property
+    def looks(self) -> Looks:
+        """What people in Slack may ask to see."""
+        return Looks(self.database, self.records)
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -376,7 +382,7 @@ class Parts:
 
     @cached_property
     def delivery(self) -> Delivery:
-        return Delivery(self.database, self.sender, self.records)
+        return Delivery(self.database, self.sender, self.records, self.looks)
 
     @cached_property
     def worker(self) -> Worker:
@@ -422,23 +428,13 @@ class Parts:
             app_id=s.slack_app_id, deployment=s.deployment, mac=self.button_mac, tenant_of=lambda team: self.dispatch.route("slack", team),
             decide=self.decide.decide, record_of=self.records.known_approval,
             answer=self.answers.answer, task_of=self.records.known_task, say=self.resolve.say, doubt_of=self.records.known_doubt,
-            waiting_for=self._waiting_for, tell=self._tell, gone=self._gone,
+            command=Slash(self.looks, s.deployment, self.button_mac, {}).answer, home=self._home, tell=self._tell, gone=self._gone,
             modals=Modals(s.slack_api_base, self.reach.slack_token, allow_local=s.local), count=metrics.count,
         )  # fmt: skip
 
-    def _waiting_for(self, tenant: str, slack_ref: str) -> list[Waiting]:
-        """What this person could give a key for, the nearest deadline first."""
-        with self.database.unit(tenant, write=False) as unit:
-            me = people.by_identity(unit, "slack", slack_ref)
-            names = approvals.waiting(unit) if me is not None else []
-            found = [questions.load(unit, name, me, self.records.console_url(name)) for name in names[:100]]
-        return [
-            Waiting(
-                approval=q.record.approval, summary=q.record.summary, target=q.record.target["id"], tier=q.record.tier, given=q.given,
-                needed=q.needed, expires_at=q.record.expires_at, expires_epoch=q.record.expires_epoch, console_url=q.record.console_url,
-            )
-            for q in found if not q.yours
-        ]  # fmt: skip
+    def _home(self, tenant: str, slack_ref: str) -> None:
+        with self.database.unit(tenant) as unit:
+            outbox.put_home(unit, slack_ref)
 
     def _tell(self, tenant: str, reply: Mapping[str, str], sentence: str) -> None:
         if reply.get("user"):

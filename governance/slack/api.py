@@ -29,6 +29,7 @@ SCOPES: Mapping[str, str] = {
     "chat.update": "chat:write",
     "chat.postEphemeral": "chat:write",
     "views.open": "",
+    "views.publish": "",
     "auth.test": "",
 }
 # Doing these twice does no harm, so an unknown outcome is simply tried again.

@@ -7,7 +7,7 @@ our MAC? a person of this workspace? Then the command decides, in one transactio
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -20,9 +20,9 @@ from governance.commands.answer import Filled, Told
 from governance.commands.authority import Actor
 from governance.commands.decide import Answer, Press
 from governance.commands.resolve import Resolved, Said
-from governance.slack import doubts, phases, tasks, views
+from governance.slack import doubts, tasks, views
 from governance.slack.api import Sent
-from governance.slack.blocks import Block, context, deadline, header, link, plain, section
+from governance.slack.blocks import Block
 from governance.slack.buttons import (
     ACTIONS,
     APPROVE,
@@ -38,15 +38,15 @@ from governance.slack.buttons import (
     read_metadata,
     read_value,
 )
-from governance.slack.text import clip, escaped, one_line, stored
+from governance.slack.slash import said
+from governance.slack.text import stored
 from governance.store.doubts import DoubtRecord
 from governance.store.tasks import TaskRecord
 
 Payload = dict[str, Any]
 
-COMMAND = "/twokeys"
-EVENTS = ("app_uninstalled", "tokens_revoked")
-pending_shown_max = 20
+GONE = ("app_uninstalled", "tokens_revoked")
+EVENTS = ("app_home_opened", *GONE)
 Reply = dict[str, str]  # channel, user, thread_ts, response_url
 
 _team = re.compile(r"[TE][A-Z0-9]{2,20}")
@@ -61,28 +61,12 @@ outsider = "Only people of the workspace that asks may decide. Your click change
 unknown_here = "This request is not known here. Your click changed nothing."
 not_yours = "Somebody else opened this window. Nothing was recorded; click the button on the card yourself."
 too_late = "Slack did not open the window in time. Nothing was recorded; click again, or decide in the console."
-help_text = "`/twokeys pending` lists what waits for you · `/twokeys help` is this"
 
 
 class Opener(Protocol):
     """Opens a modal; slack/modals does."""
 
     def open(self, tenant: str, trigger_id: str, view: Block) -> Sent: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """One request that waits for the person who asks."""
-
-    approval: str
-    summary: str
-    target: str
-    tier: str
-    given: int
-    needed: int
-    expires_at: str
-    expires_epoch: int
-    console_url: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +83,8 @@ class Seams:
     task_of: Callable[[str, str], TaskRecord | None]  # tenant, task
     say: Callable[[Said], Resolved]  # also enqueues the ephemeral sentence when the word has a reply
     doubt_of: Callable[[str, str], DoubtRecord | None]  # tenant, doubt
-    waiting_for: Callable[[str, str], Sequence[Waiting]]  # tenant, actor_ref
+    command: Callable[[str, str, str], Payload]  # tenant, actor_ref, what was typed: the answer; slack/slash does it
+    home: Callable[[str, str], None]  # tenant, actor_ref: show this person their Home tab anew
     tell: Callable[[str, Reply, str], None]  # enqueue one ephemeral sentence, in its own transaction
     gone: Callable[[str, str], None]  # tenant, event: the installation was removed or its tokens were revoked
     modals: Opener
@@ -256,6 +241,8 @@ class Clicks:
         answer = self._press(
             person, opened.pressed, kind, "slack_modal", reason, {}, _dedupe(payload), opened.blocks_sha256
         )
+        if not opened.channel:  # it was opened from the Home tab, which still shows what was decided now
+            self._seams.home(person.tenant, person.ref)
         return _next_view(opened.pressed.name, answer.sentence)
 
     def _filled(self, person: _Person, pressed: Pressed, view: Payload, dedupe_key: str) -> Outcome:
@@ -287,42 +274,24 @@ class Clicks:
     # --- slash command and events ----------------------------------------------------------------------------------
 
     def command(self, form: Payload) -> Outcome:
-        """`/twokeys help|pending`; Slack shows the HTTP answer to the person who typed it."""
+        """`/twokeys ...`; Slack shows the HTTP answer to the person who typed it."""
         person = self._person({**form, "team": {"id": form.get("team_id")}, "user": {"id": form.get("user_id")}})
         if person is None:
-            return _ephemeral("Twokeys is not set up for this workspace.", [])
-        verb = str(form.get("text") or "help").split()[:1] or ["help"]
-        if verb[0].lower() == "pending":
-            return self._pending(person)
-        lead = "" if verb[0].lower() == "help" else f"I do not know “{clip(one_line(verb[0]), 40)[0]}”. "
-        text = lead + "There is: /twokeys pending (what waits for you), /twokeys help (this)."
-        return _ephemeral(text, [section("tk_help", text)])
-
-    def _pending(self, person: _Person) -> Outcome:
-        rows = self._seams.waiting_for(person.tenant, person.ref)
-        if not rows:
-            return _ephemeral("Nothing waits for you.", [section("tk_none", "Nothing waits for you.")])
-        blocks = [header("tk_pending", f"Waiting for you ({len(rows)})")]
-        for n, row in enumerate(rows[:pending_shown_max]):
-            name = "AP-" + row.approval.removeprefix("ap_")[:6]
-            title = clip(f"{name}: {one_line(row.summary)} on {one_line(row.target)}", 200, 300)[0]
-            given = plain(f"{clip(one_line(row.tier), 8)[0]} risk · {row.given} of {row.needed} keys")
-            until = deadline("expires", row.expires_epoch, phases.clock_time(row.expires_at))
-            blocks += [
-                section(f"tk_p{n}", title),
-                context(f"tk_q{n}", [given, until, link(row.console_url, "Open in the console")]),
-            ]
-        if len(rows) > pending_shown_max:
-            blocks.append(section("tk_rest", f"and {len(rows) - pending_shown_max} more, in the console"))
-        return _ephemeral(f"{len(rows)} requests wait for you", blocks)
+            return Outcome(said("Twokeys is not set up for this workspace."))
+        self._seams.count("slack_command")
+        return Outcome(self._seams.command(person.tenant, person.ref, str(form.get("text") or "")))
 
     def event(self, payload: Payload) -> Outcome:
-        """The installation was removed or its tokens were revoked; Slack repeats what is not answered with 200."""
+        """Somebody looks at their Home tab, or the installation is gone; Slack repeats what is not answered with 200."""
         event = payload.get("event")
         name = event.get("type") if type(event) is dict else None
-        person = self._tenant(payload.get("team_id"), payload)
-        if name in EVENTS and person:
-            self._seams.gone(person, str(name))
+        tenant = self._tenant(payload.get("team_id"), payload) if name in EVENTS else None
+        if tenant is None or type(event) is not dict:
+            return Outcome()
+        if name in GONE:
+            self._seams.gone(tenant, str(name))
+        elif _user.fullmatch(user := _id(event.get("user"))) and event.get("tab", "home") == "home":
+            self._seams.home(tenant, f"{payload['team_id']}:{user}")
         return Outcome()
 
     # --- parts -----------------------------------------------------------------------------------------------------
@@ -394,7 +363,7 @@ def nothing_recorded(kind: str, payload: Payload) -> Outcome:
     if kind == "submission":
         return Outcome({"response_action": "errors", "errors": {_first_input(payload): sentence}})
     if kind == "command":
-        return _ephemeral(sentence, [])
+        return Outcome(said(sentence))
     # The body of an answer to a click is ignored; a status other than 200 makes Slack warn the clicker itself.
     return Outcome(status=503)
 
@@ -414,11 +383,6 @@ def _first_input(payload: Payload) -> str:
 
 def _next_view(name: str, sentence: str) -> Outcome:
     return Outcome({"response_action": "update", "view": views.answered(name, sentence)})
-
-
-def _ephemeral(text: str, blocks: list[Block]) -> Outcome:
-    body: Payload = {"response_type": "ephemeral", "text": escaped(text, 300)}
-    return Outcome({**body, "blocks": blocks} if blocks else body)
 
 
 def _is_outsider(payload: Payload, team: str) -> bool:

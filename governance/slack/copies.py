@@ -9,10 +9,11 @@ from governance.slack.buttons import REJECT, REVIEW, Mac, value_of
 from governance.slack.cards import Card
 from governance.slack.text import clip, one_line
 
-why = "The channel for requests cannot be reached, so this comes to each person who could decide it."
+unreachable = "The channel for requests cannot be reached, so this comes to each person who could decide it."
+yours = "Only you see this. What it does in full, and Approve, are in the window that Review opens."
 
 
-def render(record: CardRecord, deployment: str, mac: Mac) -> Card:
+def render(record: CardRecord, deployment: str, mac: Mac, note: str = unreachable) -> Card:
     """The question in short; it is decided in the window that Review opens, where nothing is cut."""
     blocks: list[Block] = [
         header("tk_what", body.title(record)),
@@ -29,7 +30,7 @@ def render(record: CardRecord, deployment: str, mac: Mac) -> Card:
                 ],
             }
         )  # fmt: skip
-        blocks.append(context("tk_why", [plain(why)]))
+        blocks.append(context("tk_why", [plain(note)]))
     else:
         sign, word, note = phases.settled(record)
         said = one_line(record.outcome) or note

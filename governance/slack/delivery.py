@@ -12,6 +12,7 @@ from engine.gate.card import CardRecord
 from governance import log, metrics
 from governance.slack import told
 from governance.slack.api import INSTALLATION_LOST, Sent
+from governance.slack.looks import Looks
 from governance.slack.outbox import Job, Sender, card_job, instead
 from governance.slack.records import Record, Records
 from governance.store import cards, outbox, paces, templates
@@ -27,6 +28,7 @@ hold_seconds = 60.0
 # Slack's own: about one message a second to a channel, fifty updates a minute in a workspace (slack.md 3).
 posts_per_min = 60
 updates_per_min = 50
+views_per_min = 100
 _with_card = ("ap_", "ta_", "un_")
 
 
@@ -55,11 +57,12 @@ class _Task:
 class Delivery:
     """The loop between the outbox and Slack; only the worker runs it."""
 
-    def __init__(self, database: Database, sender: Sender, records: Records) -> None:
+    def __init__(self, database: Database, sender: Sender, records: Records, looks: Looks) -> None:
         self._database = database
         self._dispatch = Dispatch(database)
         self._sender = sender
         self._records = records
+        self._looks = looks
 
     def step(self) -> int:
         """Send what is due; how many rows were looked at. Tenants go side by side: one whose Slack is slow holds up nobody else."""
@@ -125,6 +128,10 @@ class Delivery:
             return self._card(row, installed)
         if row.kind == "copy":
             return self._copy(row)
+        if row.kind == "home":
+            ref = str(row.body["user"])
+            view = self._records.render_home(row.tenant, ref, self._looks.desk(row.tenant, ref))
+            return _Task({"kind": "home", "tenant": row.tenant, "user": ref.partition(":")[2], "view": view})
         if row.kind in ("ephemeral", "dm"):
             parts: Job = {k: row.body[k] for k in ("channel", "user", "thread_ts", "text", "url") if k in row.body}
             return _Task({"kind": row.kind, "tenant": row.tenant, **parts})
@@ -269,6 +276,8 @@ def _mark(task: _Task) -> str:
 
 def _lane(team: str, job: Job) -> tuple[str, str, int]:
     """Which of Slack's limits a job counts against: (kind, place, most in a minute)."""
+    if job["kind"] == "home":
+        return "slack-view", team, views_per_min
     if job.get("ts"):
         return "slack-update", team, updates_per_min
     return "slack-post", str(job.get("channel") or job.get("user")), posts_per_min

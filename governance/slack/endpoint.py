@@ -22,8 +22,9 @@ from starlette.routing import Route
 
 from engine.errors import TwokeysError
 from governance.slack.api import client, slack_bases
-from governance.slack.clicks import COMMAND, EVENTS, Clicks, Outcome, Payload, nothing_recorded
+from governance.slack.clicks import EVENTS, Clicks, Outcome, Payload, nothing_recorded
 from governance.slack.guard import Guard, Turned
+from governance.slack.slash import COMMAND
 
 PATH = "/slack/events"
 

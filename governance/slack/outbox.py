@@ -5,6 +5,7 @@ Jobs are plain dicts, stored as rows and read by a worker that records the answe
   reply      channel, thread_ts, text
   ephemeral  channel, user, text, [thread_ts], [url: our console]      without a channel it goes to the person's DM
   dm         user, text, [url]
+  home       user, view      the Home tab of one person
   message    channel, text, [thread_ts], [msg_id]      an effect: its text is sent whole or not at all
 Their texts are raw; here they become literal.
 """
@@ -53,7 +54,7 @@ class Sender:
         sent = call(client(self._base_url, token, send_seconds_max, self._proxy), method, arguments)
         if sent.kind == "ok" and method == "chat.postMessage" and not sent.ts:
             sent = replace(sent, kind="unknown", error="no_ts")
-        return replace(sent, blocks_sha256=blocks_digest(arguments["blocks"]))
+        return replace(sent, blocks_sha256=blocks_digest(arguments.get("blocks", [])))
 
 
 def card_job(tenant: str, channel: str, card: Card, *, ts: str = "", thread_ts: str = "", msg_id: str = "") -> Job:
@@ -65,10 +66,12 @@ def card_job(tenant: str, channel: str, card: Card, *, ts: str = "", thread_ts: 
 def web_call(job: Job) -> tuple[str, dict[str, Any]]:
     """The method and the arguments of a job."""
     kind = job.get("kind")
-    if kind not in ("card", "reply", "ephemeral", "dm", "message") or not _named(job, "tenant"):
+    if kind not in ("card", "reply", "ephemeral", "dm", "home", "message") or not _named(job, "tenant"):
         raise CallerError("is not an outbox job", code="bad_job", field="kind")
     if kind == "card":
         return _card(job)
+    if kind == "home":
+        return "views.publish", {"user_id": _want(job, "user"), "view": job["view"]}
     blocks = _note_blocks(job, whole=kind == "message")
     arguments = {"text": escaped(_want(job, "text"), fallback_chars_max), "blocks": blocks, **_quiet}
     if kind == "ephemeral" and _named(job, "channel"):

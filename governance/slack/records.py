@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 from engine.errors import CallerError
 from engine.gate.card import CardRecord
-from governance.slack import copies
+from governance.slack import copies, home
+from governance.slack.blocks import Block
 from governance.slack.cards import Card, render
 from governance.slack.doubts import card as doubt_card
 from governance.slack.tasks import card as task_card
 from governance.store import approvals, doubts, people, tasks
 from governance.store.doubts import DoubtRecord
+from governance.store.home import Desk
 from governance.store.tasks import TaskRecord
 from governance.store.unit import Database
 
@@ -82,6 +84,12 @@ class Records:
     def render_copy(self, record: CardRecord) -> Card:
         """The question as it goes to one person when its channel cannot be reached."""
         return copies.render(record, self.deployment, self.button_mac)
+
+    def render_home(self, tenant: str, ref: str, found: tuple[str, Desk] | None) -> Block:
+        """The Home tab of one person, or what somebody sees who is nobody here."""
+        if found is None:
+            return home.stranger(ref)
+        return home.view(*found, tenant=tenant, base=self.base, deployment=self.deployment, mac=self.button_mac)
 
     def render(self, record: Record) -> Card:
         """The Slack card of a record."""

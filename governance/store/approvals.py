@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -192,6 +192,33 @@ def waiting(unit: Unit) -> list[str]:
         "select approval from approval where tenant = :tenant and status = 'requested' order by expires_at, approval limit 1000"
     )
     return [row[0] for row in rows]
+
+
+def waiting_asked(unit: Unit) -> list[tuple[Asked, tuple[Vote, ...], int]]:
+    """Everything that waits, with its votes and the revision of its card, the nearest deadline first; two reads however much it is."""
+    given: dict[str, list[Vote]] = {}
+    for row in unit.all(
+        "select v.approval, v.person, v.kind, v.at, v.action_digest, v.card_digest, v.reason, v.via, coalesce(m.for_person, '') from vote v "
+        "join approval a on a.tenant = v.tenant and a.approval = v.approval "
+        "left join mandate m on m.tenant = v.tenant and m.approval = v.approval and m.person = v.person and v.kind = 'key' "
+        "where v.tenant = :tenant and a.status = 'requested' order by v.at, v.person"
+    ):
+        given.setdefault(row[0], []).append(_vote(row[1:]))
+    rows = unit.all(
+        f"select {_columns} from approval a where a.tenant = :tenant and a.status = 'requested' order by a.expires_at, a.approval"
+    )
+    return [(_asked(row, unit.tenant), tuple(given.get(row[0], ())), row[11]) for row in rows]
+
+
+def actions_of(unit: Unit, names: Sequence[str]) -> dict[str, Action]:
+    """What each of these approvals is about."""
+    rows = unit.all(
+        "select a.approval, ac.body from approval a join lateral (select body from action x where x.tenant = a.tenant "
+        "and x.run = a.run and x.promise = a.promise and x.digest = a.action_digest order by x.rev desc limit 1) ac on true "
+        "where a.tenant = :tenant and a.approval = any(:names)",
+        names=list(names),
+    )
+    return {row[0]: action_from(bytes(row[1])) for row in rows}
 
 
 _running = {

@@ -18,6 +18,17 @@ def put(unit: Unit, kind: str, ref: str, body: dict[str, Any]) -> None:
     unit.ring()
 
 
+def put_home(unit: Unit, user: str) -> None:
+    """Queue the Home tab of a person, unless it is queued already: it shows what is when it is sent."""
+    if (
+        unit.one(
+            "select 1 from outbox where tenant = :tenant and ref = :ref and kind = 'home' and state = 'ready'", ref=user
+        )
+        is None
+    ):
+        put(unit, "home", user, {"user": user})
+
+
 def take(unit: Unit, row_id: int) -> tuple[str, str, dict[str, Any], int] | None:
     """(kind, ref, body, tries) of one row, or None when it is gone or has been given up."""
     row = unit.one(

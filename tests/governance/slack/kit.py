@@ -16,6 +16,7 @@ from governance.commands.resolve import Resolved, Said
 from governance.slack import buttons
 from governance.slack.api import Sent
 from governance.slack.clicks import Clicks, Seams
+from governance.slack.slash import Slash
 from governance.store.doubts import DoubtRecord
 from governance.store.tasks import TaskRecord
 
@@ -159,7 +160,8 @@ class World:
     thanks: Told = field(default_factory=lambda: Told("answered", True, "Your answer is recorded.", "answered"))
     doubts: dict[tuple[str, str], DoubtRecord] = field(default_factory=dict)
     said: list[Said] = field(default_factory=list)
-    waiting: list[Any] = field(default_factory=list)
+    homes: list[tuple[str, str]] = field(default_factory=list)
+    looking: Any = None
     modal: Sent = field(default_factory=lambda: Sent("ok"))
     broken: Exception | None = None
 
@@ -185,10 +187,10 @@ class World:
         self.opened.append((tenant, trigger_id, view))
         return self.modal
 
-    def waiting_for(self, tenant: str, who: str) -> list[Any]:
+    def slash(self, tenant: str, who: str, text: str) -> dict[str, Any]:
         if self.broken:
             raise self.broken
-        return self.waiting
+        return Slash(self.looking, "prod-1", mac, {}).answer(tenant, who, text)
 
     def clicks(self, deployment: str = "prod-1") -> Clicks:
         return Clicks(
@@ -203,7 +205,8 @@ class World:
                 task_of=lambda tenant, task: self.tasks.get((tenant, task)),
                 say=self.say,
                 doubt_of=lambda tenant, doubt: self.doubts.get((tenant, doubt)),
-                waiting_for=self.waiting_for,
+                command=self.slash,
+                home=lambda tenant, who: self.homes.append((tenant, who)),
                 tell=lambda tenant, reply, sentence: self.told.append((tenant, reply, sentence)),
                 gone=lambda tenant, event: self.lost.append((tenant, event)),
                 modals=self,

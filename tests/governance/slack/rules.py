@@ -16,7 +16,7 @@ MRKDWN = (
     re.compile(r"<https?://[^<>|&\s]+\|Open in the console>"),
     re.compile(r"expires <!date\^[0-9]{1,10}\^\{date_short_pretty\} \{time\}\|[0-9TZ:+. a-z-]{1,40}>"),
 )
-KNOWN = {"header", "section", "context", "rich_text", "actions", "input"}
+KNOWN = {"header", "section", "context", "rich_text", "actions", "input", "divider"}
 
 
 def walk(part: Any) -> Iterator[dict[str, Any]]:
@@ -46,8 +46,9 @@ def check_blocks(blocks: list[dict[str, Any]], *, most: int = 50, total: int = 1
     for block in blocks:
         assert block["type"] in KNOWN
         check_block(block)
-    actions = [part["action_id"] for part in walk(blocks) if "action_id" in part]
-    assert len(set(actions)) == len(actions)
+    for block in blocks:
+        actions = [part["action_id"] for part in walk(block) if "action_id" in part]
+        assert len(set(actions)) == len(actions), "an action stands twice in one block"
     for part in walk(blocks):
         check_text(part)
 
@@ -101,6 +102,12 @@ def check_text(part: dict[str, Any]) -> None:
         assert part["emoji"] is False
     for char in text:
         assert char == "\n" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"), ascii(text)
+
+
+def check_home(view: dict[str, Any]) -> None:
+    assert set(view) == {"type", "blocks"}
+    assert view["type"] == "home"
+    check_blocks(view["blocks"], most=100, total=250_000)
 
 
 def check_view(view: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 from typing import Any
 
@@ -13,9 +14,9 @@ from engine.errors import CallerError
 from governance.slack import clicks as clicks_module
 from governance.slack import views
 from governance.slack.api import Sent
-from governance.slack.clicks import Waiting
+from governance.store.home import Desk, Item
 from tests.governance.slack.kit import ALICE, APPROVAL, TEAM, World, click, command, record, submission, value
-from tests.governance.slack.rules import check_view
+from tests.governance.slack.rules import check_blocks, check_view
 
 REPLY = {
     "channel": "C0OPS",
@@ -313,28 +314,43 @@ def test_help_is_for_the_person_who_asks_only(text: str) -> None:
     assert "<" not in outcome.body["text"]
 
 
+@dataclasses.dataclass
+class Looking:
+    """What there is to see, in place of slack/looks."""
+
+    found: Any = None
+
+    def desk(self, tenant: str, ref: str) -> Any:
+        return self.found
+
+    def asked(self, tenant: str, ref: str, name: str) -> Any:
+        raise CallerError("AP-1 <!channel> is unknown here", next_step="give more digits")
+
+    run = asked
+
+
+def items(count: int, **changed: Any) -> tuple[Item, ...]:
+    values: dict[str, Any] = {
+        "summary": "<!channel> close\nApproved by @ana", "target": "INC1", "tier": "high", "given": 1, "needed": 2,
+        "expires_at": datetime.datetime(2027, 1, 15, 9, tzinfo=datetime.UTC), "card_rev": 1, "digest16": "ab" * 8,
+    }  # fmt: skip
+    return tuple(Item(ref=f"ap_{n:016x}", **{**values, **changed}) for n in range(count))
+
+
+def desk(count: int) -> tuple[str, Desk]:
+    return "Ana", Desk(items(min(count, 20)), count, (), 0, (), ())
+
+
 def test_pending_lists_what_waits_in_literal_text() -> None:
-    rows = [
-        Waiting(
-            approval=f"ap_{n:016x}",
-            summary="<!channel> close\nApproved by @ana",
-            target="INC1",
-            tier="high",
-            given=1,
-            needed=2,
-            expires_at="2027-01-15T09:00:00.000000Z",
-            expires_epoch=1_800_003_600,
-            console_url="https://twokeys.example.com/a",
-        )
-        for n in range(25)
-    ]
-    outcome = World(waiting=rows).clicks().command(command("pending"))
+    outcome = World(looking=Looking(desk(25))).clicks().command(command("pending"))
     assert isinstance(outcome.body, dict)
     texts = [part["text"] for part in _texts(outcome.body["blocks"]) if part["type"] == "mrkdwn"]
     assert all("channel" not in text for text in texts)
     assert "Waiting for you (25)" in json.dumps(outcome.body)
-    assert "and 5 more" in json.dumps(outcome.body)
-    assert len(outcome.body["blocks"]) <= 50
+    shown = json.dumps(outcome.body).count("Review and decide")
+    assert 7 <= shown < 20
+    assert f"and {25 - shown} more" in json.dumps(outcome.body)
+    check_blocks(outcome.body["blocks"])
 
 
 def _texts(part: Any) -> list[dict[str, Any]]:
@@ -345,9 +361,33 @@ def _texts(part: Any) -> list[dict[str, Any]]:
 
 
 def test_nothing_pending_is_an_answer_too() -> None:
-    outcome = World().clicks().command(command("pending"))
+    outcome = World(looking=Looking(desk(0))).clicks().command(command("pending"))
     assert isinstance(outcome.body, dict)
     assert outcome.body["text"] == "Nothing waits for you."
+
+
+def test_somebody_who_is_linked_to_nobody_reads_what_to_ask_for() -> None:
+    outcome = World(looking=Looking()).clicks().command(command("pending"))
+    assert isinstance(outcome.body, dict)
+    assert f"--team {TEAM} --user {ALICE}" in json.dumps(outcome.body)
+
+
+@pytest.mark.parametrize("text", ["show", "why", "run", "show a b", "show AP-1", "why AP-1", "run 9f9f9f"])
+def test_what_is_not_there_is_said_in_literal_text(text: str) -> None:
+    outcome = World(looking=Looking()).clicks().command(command(text))
+    assert isinstance(outcome.body, dict)
+    assert outcome.body["response_type"] == "ephemeral"
+    assert "<" not in outcome.body["text"]
+    check_blocks(outcome.body["blocks"])
+    assert "Say which" in outcome.body["text"] or "is unknown here" in outcome.body["text"]
+
+
+def test_looking_at_the_home_tab_asks_for_it_and_a_messages_tab_does_not() -> None:
+    there = World()
+    for tab, user in (("home", ALICE), ("messages", ALICE), ("home", "not a user")):
+        event = {"type": "app_home_opened", "user": user, "tab": tab}
+        there.clicks().event({"team_id": TEAM, "api_app_id": "A0TWOKEYS", "event": event})
+    assert there.homes == [("acme", f"{TEAM}:{ALICE}")]
 
 
 def test_a_workspace_without_an_installation_is_told_so() -> None:

@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from governance.slack import api, endpoint
-from governance.slack.clicks import COMMAND, EVENTS
+from governance.slack.clicks import EVENTS
 from governance.slack.modals import Modals
 from governance.slack.outbox import web_call
+from governance.slack.slash import COMMAND
 from tests.governance.slack.kit import SECRET, World
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -37,6 +38,14 @@ KEYS = {
     "settings.event_subscriptions": {"request_url", "bot_events"},
     "settings.interactivity": {"is_enabled", "request_url"},
 }
+
+
+class Looks:
+    """Nobody has anything before them."""
+
+    @staticmethod
+    def desk(tenant: str, ref: str) -> None:
+        return None
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +99,9 @@ def test_the_commands_are_those_that_are_registered_and_back(manifest: dict[str,
     assert all(entry["should_escape"] for entry in commands)
     hint = commands[0]["usage_hint"].split(" | ")
     for word in hint:
-        body = (
-            World()
-            .clicks()
-            .command({"team_id": "T0ACME", "user_id": "U1A", "api_app_id": "A0TWOKEYS", "text": word})
-            .body
-        )
+        verb = word.partition(" ")[0]
+        typed = {"team_id": "T0ACME", "user_id": "U1A", "api_app_id": "A0TWOKEYS", "text": verb}
+        body = World(looking=Looks).clicks().command(typed).body
         assert isinstance(body, dict)
         assert "do not know" not in body["text"]
 
@@ -122,4 +128,8 @@ def test_every_address_is_the_one_route(manifest: dict[str, Any]) -> None:
 @pytest.mark.parametrize("setting", ["org_deploy_enabled", "socket_mode_enabled", "token_rotation_enabled"])
 def test_what_is_not_built_is_off(manifest: dict[str, Any], setting: str) -> None:
     assert manifest["settings"][setting] is False
-    assert manifest["features"]["app_home"]["home_tab_enabled"] is False
+
+
+def test_the_home_tab_is_asked_for_because_it_is_published(manifest: dict[str, Any]) -> None:
+    assert manifest["features"]["app_home"]["home_tab_enabled"] is True
+    assert "app_home_opened" in EVENTS
