@@ -198,7 +198,8 @@ def waiting_asked(unit: Unit) -> list[tuple[Asked, tuple[Vote, ...], int]]:
     """Everything that waits, with its votes and the revision of its card, the nearest deadline first; two reads however much it is."""
     given: dict[str, list[Vote]] = {}
     for row in unit.all(
-        "select v.approval, v.person, v.kind, v.at, v.action_digest, v.card_digest, v.reason, v.via, coalesce(m.for_person, '') from vote v "
+        "select v.approval, v.person, v.kind, v.at, v.action_digest, v.card_digest, v.reason, v.via, coalesce(m.for_person, '') "
+        "from vote v "
         "join approval a on a.tenant = v.tenant and a.approval = v.approval "
         "left join mandate m on m.tenant = v.tenant and m.approval = v.approval and m.person = v.person and v.kind = 'key' "
         "where v.tenant = :tenant and a.status = 'requested' order by v.at, v.person"
