@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from engine.canonical import sha256
 from engine.catalog.draft import Draft
-from engine.errors import OperatorError
+from engine.errors import CallerError, OperatorError
 from engine.gate.action import Action
 from engine.ledger.bundle import PolicySource
 from engine.ledger.notes import write_vkey
@@ -38,11 +38,12 @@ from governance.connectors.slack import Posted
 from governance.drive import Hands
 from governance.evidence.budget import Budget
 from governance.evidence.fsck import Fsck
+from governance.evidence.period import Outside, Period
 from governance.evidence.publish import Publisher
 from governance.evidence.sequence import Log, trust_text
 from governance.evidence.vault import Vault
 from governance.evidence.witnesses import Address, Witnesses, addresses
-from governance.keys import TokenSigner, derive, mac, token_signer_of
+from governance.keys import TokenSigner, derive, hashed, mac, token_signer_of
 from governance.policy.bundle import Bundle, shipped
 from governance.policy.engine import Engine
 from governance.policy.files import shipped_tests, starting_draft
@@ -375,6 +376,25 @@ class Parts:
     def budget(self) -> Budget:
         """How far the log may be behind before no new effect begins."""
         return Budget(self.database, witnessed=bool(self.witnesses_named))
+
+    @cached_property
+    def period(self) -> Period:
+        return Period(
+            self.database, signer=lambda tenant: self.secrets.signer(tenant, "bundle"), trust=self.trust,
+            verifier=one_file().encode(), outside=self._outside,
+        )  # fmt: skip
+
+    def _outside(self, tenant: str) -> Iterator[Outside]:
+        """The systems of a tenant that keep a change log which we may read."""
+        for name, one in self.registry.auditing().items():
+            try:
+                connection = self.reach.connection(tenant, name)
+            except CallerError:
+                continue  # not connected: there is nothing to read
+            yield Outside(
+                name, connection.instance, connection.user, partial(one.audit, tenant),
+                lambda kind, text: hashed(self.hash_key(tenant), kind, text),
+            )  # fmt: skip
 
     @cached_property
     def fsck(self) -> Fsck:

@@ -10,10 +10,11 @@ from typing import Any, NoReturn
 
 from engine.errors import BrokenLedger, CallerError
 from engine.ledger.ed25519 import has_cryptography
+from engine.ledger.sealed import MALFORMED, OUTCOMES, Expectation, Verified
 from engine.ledger.trust import Trust, read_trust
-from engine.ledger.verify import MALFORMED, OUTCOMES, STEPS, Expectation, Verified, verify
+from engine.ledger.verify import verify
 
-_about = "Verify the evidence bundle of one Twokeys run, offline. Exit: 0 valid, 1 invalid, 2 incomplete, 3 malformed."
+_about = "Verify the evidence bundle of a Twokeys run or period, offline. Exit: 0 valid, 1 invalid, 2 incomplete, 3 malformed."
 _no_pin = "Get the trust policy from somebody other than whoever gave you the bundle, and give it with --trust."
 
 
@@ -70,7 +71,7 @@ def text_report(result: Verified, path: str, trust: Trust | None) -> str:
     signatures = "cryptography" if has_cryptography else "built-in Ed25519"
     lines = [f"bundle  {path}", f"sha256  {facts.get('sha256', '')}", f"checks  {signatures}", ""]
     found = {finding.step: finding for finding in result.findings}
-    for number, title in enumerate(STEPS):
+    for number, title in enumerate(result.titles):
         if number < len(result.steps):
             word = "MISSING" if number in found else "ok"
             lines.append(f"({number}) {title}\n      {word}: {_printable(result.steps[number])}")
@@ -101,6 +102,11 @@ def _last_line(result: Verified) -> str:
         return f"RESULT: {OUTCOMES[result.outcome]}"
     witnesses = facts.get("witnesses")
     by = f"witnessed by {', '.join(witnesses)}" if witnesses else "unwitnessed"
+    if "from_size" in facts:
+        return (
+            f"RESULT: valid ({by}): log of tenant {facts['tenant']} from {facts['from_size']} to {facts['tree_size']}, "
+            f"{facts['entries']} entries, {facts['from']} to {facts['to']}"
+        )
     return (
         f"RESULT: valid ({by}): run {facts['run']} of tenant {facts['tenant']}, {facts['status']}, "
         f"{facts['entries']} entries, {facts['from']} to {facts['to']}"

@@ -30,6 +30,13 @@ VERIFIER = "verify.py"
 README = "README.txt"
 REPORT = "report.html"
 REQUIRED = (ENTRIES, PROOFS, CHECKPOINT, WITHHELD, DEFINITION, JOURNAL, POLICIES, README, REPORT, TRUST, VERIFIER)
+# Of a period instead of a run:
+PERIOD_BUILDER = "twokeys/period/v1"
+PERIOD = "period.json"
+CHECKPOINT_BEFORE = "checkpoint-before"
+COMPLETENESS = "completeness.json"
+RECONCILED = "reconciled.json"
+PERIOD_REQUIRED = (ENTRIES, PERIOD, CHECKPOINT, COMPLETENESS, RECONCILED, README, TRUST, VERIFIER)
 PAYLOAD_DIRECTORY, RECEIPT_DIRECTORY, POLICY_DIRECTORY = "payloads/", "receipts/", "policies/"
 
 document_bytes_max = 268_435_456
@@ -87,7 +94,7 @@ def write_receipt(body: bytes, signature: bytes, key_id: str) -> bytes:
 def read_receipt(data: bytes) -> tuple[bytes, bytes, str, dict[str, Any]]:
     """A receipt's envelope, signature, key id and what the envelope says."""
     value = read_document(data, {"envelope", "key_id", "signature"}, "receipt-parse")
-    body, signature = _from_hex(value["envelope"], "receipt-parse"), _from_hex(value["signature"], "receipt-parse")
+    body, signature = from_hex(value["envelope"], "receipt-parse"), from_hex(value["signature"], "receipt-parse")
     try:
         envelope = decode(body)
     except CallerError as error:
@@ -114,7 +121,7 @@ def read_journal(data: bytes) -> tuple[tuple[bytes, ...], str, int]:
     value = read_document(data, {"head", "rows", "version"}, "journal-parse")
     if type(value["rows"]) is not list or type(value["head"]) is not str or type(value["version"]) is not int:
         _bad_layout("journal-parse", "a journal has rows, a head and a version")
-    return tuple(_from_hex(row, "journal-parse") for row in value["rows"]), value["head"], value["version"]
+    return tuple(from_hex(row, "journal-parse") for row in value["rows"]), value["head"], value["version"]
 
 
 def journal_events(rows: Iterable[bytes]) -> list[dict[str, Any]]:
@@ -192,7 +199,8 @@ def read_document(data: bytes, keys: set[str], code: str) -> dict[str, Any]:
     return value
 
 
-def _from_hex(value: Any, code: str) -> bytes:
+def from_hex(value: Any, code: str) -> bytes:
+    """Bytes in their one writing as text."""
     if type(value) is not str or not _hex_text.fullmatch(value):
         _bad_layout(code, "bytes are written as lower-case hexadecimal digits")
     return bytes.fromhex(value)

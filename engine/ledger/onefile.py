@@ -13,6 +13,7 @@ from engine import canonical, errors, limits
 from engine.gate import reducer
 from engine.ledger import (
     command,
+    complete,
     container,
     doubts,
     ed25519,
@@ -22,7 +23,9 @@ from engine.ledger import (
     lineage,
     notes,
     owed,
+    period,
     receipts,
+    sealed,
     statement,
     story,
     tasks,
@@ -46,6 +49,9 @@ PARTS: tuple[ModuleType, ...] = (
     layout,
     lineage,
     statement,
+    sealed,
+    complete,
+    period,
     tasks,
     doubts,
     findings,
@@ -57,7 +63,7 @@ PARTS: tuple[ModuleType, ...] = (
 )
 
 _head = '''#!/usr/bin/env python3
-"""Verifies the evidence bundle of one Twokeys run offline.
+"""Verifies the evidence bundle of a Twokeys run or period offline.
 
     python verify.py BUNDLE.zip --trust policy.txt
 

@@ -17,19 +17,21 @@ from engine.ledger.trust import public_id
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://twokeys.example/attestation/run-evidence/v1"
+PERIOD_TYPE = "https://twokeys.example/attestation/period-evidence/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 PREDICATE_KEYS = ("builder", "entries", "origin", "policy_revisions", "root", "run", "status", "tenant", "tree_size")
+PERIOD_KEYS = ("builder", "entries", "from_size", "origin", "root", "tenant", "tree_size")
 
 _subject_digest = re.compile(r"[0-9a-f]{64}")
 
 
-def write_statement(manifest_sha256: str, predicate: Mapping[str, Any]) -> bytes:
+def write_statement(manifest_sha256: str, predicate: Mapping[str, Any], kind: str = PREDICATE_TYPE) -> bytes:
     """The in-toto statement: this manifest, and what it is the evidence of."""
     return _plain_json(
         {
             "_type": STATEMENT_TYPE,
             "subject": [{"name": MANIFEST, "digest": {"sha256": manifest_sha256}}],
-            "predicateType": PREDICATE_TYPE,
+            "predicateType": kind,
             "predicate": dict(predicate),
         }
     )
@@ -82,13 +84,13 @@ def signer_of(payload: bytes, signatures: tuple[tuple[str, bytes], ...], keys: t
     return found
 
 
-def read_statement(payload: bytes) -> tuple[str, dict[str, Any]]:
-    """The manifest's digest and the predicate, strictly."""
+def read_statement(payload: bytes, kind: str = PREDICATE_TYPE) -> tuple[str, dict[str, Any]]:
+    """The manifest's digest and the predicate of this kind, strictly."""
     value = _read_plain(payload, "stmt-parse")
     if type(value) is not dict or set(value) != {"_type", "subject", "predicateType", "predicate"}:
         _bad_statement("stmt-parse", "a statement has a type, a subject, a predicate type and a predicate")
-    if value["_type"] != STATEMENT_TYPE or value["predicateType"] != PREDICATE_TYPE:
-        _bad_statement("stmt-type", "the statement is not about the evidence of a run")
+    if value["_type"] != STATEMENT_TYPE or value["predicateType"] != kind:
+        _bad_statement("stmt-type", "the statement is about another kind of evidence")
     subject = value["subject"]
     shaped = type(subject) is list and len(subject) == 1 and type(subject[0]) is dict
     if not shaped or set(subject[0]) != {"name", "digest"} or subject[0]["name"] != MANIFEST:
@@ -97,8 +99,9 @@ def read_statement(payload: bytes) -> tuple[str, dict[str, Any]]:
     if type(digest) is not dict or set(digest) != {"sha256"} or not _is_digest(digest["sha256"]):
         _bad_statement("stmt-subject", "the subject's digest is one SHA-256")
     predicate = value["predicate"]
-    if type(predicate) is not dict or set(predicate) != set(PREDICATE_KEYS):
-        _bad_statement("stmt-parse", f"the predicate has exactly {', '.join(PREDICATE_KEYS)}")
+    keys = PREDICATE_KEYS if kind == PREDICATE_TYPE else PERIOD_KEYS
+    if type(predicate) is not dict or set(predicate) != set(keys):
+        _bad_statement("stmt-parse", f"the predicate has exactly {', '.join(keys)}")
     return digest["sha256"], predicate
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import datetime
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -63,6 +64,24 @@ class Answering(Protocol):
         """None when it does, else what it says instead."""
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of one field as the outside system's own log tells it."""
+
+    target: str
+    field: str
+    by: str  # the account
+    at: str  # as an entry's stamp
+
+
+@runtime_checkable
+class Auditing(Protocol):
+    """A connector whose system keeps a change log that our account may read."""
+
+    def audit(self, tenant: str, since: datetime.datetime, until: datetime.datetime) -> Sequence[Change]:
+        """Every change of what we can write, whoever made it; raises OperatorError when it cannot be read."""
+
+
 ConnectionOf = Callable[[str, str], Connection]
 
 
@@ -91,6 +110,10 @@ class Registry:
         if found is None:
             raise CallerError(f"{connector} is not a connector", field="connector")
         return found
+
+    def auditing(self) -> dict[str, Auditing]:
+        """Those whose systems keep a change log, by name."""
+        return {name: one for name, one in self._connectors.items() if isinstance(one, Auditing)}
 
     def calls_per_min(self, connector: str) -> int | None:
         """What it declares of its outside system."""

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from engine.errors import OperatorError
 from engine.gate.action import Action, FieldSpec, OperationSpec
 from engine.gate.permit import Permit
 from engine.gate.receipt import CannotLook, Outcome
 from engine.gate.retry import NEVER, Fault, Faults, outcome_of
 from governance.connectors import http
 from governance.connectors.http import Answer, Exchange
-from governance.connectors.registry import ConnectionOf
+from governance.connectors.registry import Change, ConnectionOf
 
 _sys_id = re.compile(r"[0-9a-f]{32}")
 _shown = ("number", "sys_id", "short_description", "priority", "state", "assignment_group", "impact", "urgency")
 _appended = ("work_notes", "comments")
 _seconds = 10.0
+_audit_page = 2_000
 
 # Each fault that an operation can meet, and what it means: the road's, and ours before anything is sent.
 FAULTS: Faults = {**http.FAULTS, "bad_target": Fault(NEVER, NEVER)}
@@ -93,6 +96,32 @@ class ServiceNow:
             .outcome
         )
 
+    def audit(self, tenant: str, since: datetime.datetime, until: datetime.datetime) -> list[Change]:
+        """Changes of incidents from `sys_audit`, a page at a time from the last one's second on."""
+        found: dict[str, Change] = {}
+        start, last = (
+            f"{since.astimezone(datetime.UTC):%Y-%m-%d %H:%M:%S}",
+            f"{until.astimezone(datetime.UTC):%Y-%m-%d %H:%M:%S}",
+        )
+        while True:
+            params = {
+                "sysparm_query": f"tablename=incident^sys_created_on>={start}^sys_created_on<={last}^ORDERBYsys_created_on",
+                "sysparm_limit": str(_audit_page), "sysparm_fields": "sys_id,documentkey,fieldname,user,sys_created_on",
+            }  # fmt: skip
+            answer = self._exchange(tenant).call("GET", "/api/now/table/sys_audit", changes=False, params=params)
+            rows = answer.body.get("result") if answer.outcome is None and type(answer.body) is dict else None
+            if type(rows) is not list or any(type(row) is not dict for row in rows):
+                said = answer.outcome.message if answer.outcome else "the answer holds no list"
+                raise OperatorError(
+                    f"sys_audit cannot be read: {said}", code="change_log", field="servicenow",
+                    next_step="give the integration's account read access to sys_audit",
+                )  # fmt: skip
+            before = len(found)
+            found |= {_text(row.get("sys_id")): _change(row) for row in rows}
+            if len(rows) < _audit_page or len(found) == before:
+                return list(found.values())
+            start = _text(rows[-1].get("sys_created_on"))
+
     def close(self) -> None:
         """Give the connections back."""
         for exchange in self._open.values():
@@ -148,6 +177,11 @@ def _result(answer: Answer) -> dict[str, str] | None:
     if type(body) is not dict or type(body.get("result")) is not dict:
         return None
     return {name: _text(value) for name, value in body["result"].items()}
+
+
+def _change(row: Mapping[str, Any]) -> Change:
+    at = _text(row.get("sys_created_on")).replace(" ", "T") + ".000000Z"
+    return Change(_text(row.get("documentkey")), _text(row.get("fieldname")), _text(row.get("user")), at)
 
 
 def _text(value: Any) -> str:

@@ -283,12 +283,18 @@ def _plan(instance: Instance, body: bytes) -> Answer:
 
 
 def _list(instance: Instance, name: str, query: dict[str, list[str]]) -> Answer:
-    """Rows whose fields equal what the encoded query asks: `field=value` joined by `^`."""
+    """Rows whose fields equal what the encoded query asks: `field=value`, `field>=value` or `field<=value` joined by `^`."""
     rows = instance.rows(name)
     for condition in filter(None, query.get("sysparm_query", [""])[0].split("^")):
         if condition.startswith("ORDERBY"):
             field = condition.removeprefix("ORDERBYDESC").removeprefix("ORDERBY")
             rows.sort(key=lambda row: row.get(field, ""), reverse=condition.startswith("ORDERBYDESC"))
+            continue
+        compared = re.fullmatch("([a-z_]+)(>=|<=)(.*)", condition)
+        if compared:
+            bound = compared[3]
+            later = compared[2] == ">="
+            rows = [row for row in rows if (row[compared[1]] >= bound if later else row[compared[1]] <= bound)]
             continue
         field, operator, value = condition.partition("=")
         if not operator:

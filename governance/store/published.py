@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
 
 from engine.errors import BrokenLedger
@@ -69,3 +70,11 @@ def lag(unit: Unit, *, witnessed: bool) -> Lag:
         unit.one(_written, position=(0 if seen is None or seen[0] is None else int(seen[0]))) if witnessed else None
     )
     return Lag(*(0.0 if row is None else float(row[0]) for row in (pending, uncovered, unseen)))
+
+
+def newest_until(unit: Unit, moment: datetime.datetime) -> Checkpoint | None:
+    """The newest checkpoint that was fixed until this moment."""
+    row = unit.one(
+        "select max(size) from checkpoint where tenant = :tenant and note is not null and at <= :moment", moment=moment
+    )
+    return None if row is None or row[0] is None else exactly(unit, int(row[0]))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Verifies the evidence bundle of one Twokeys run offline.
+"""Verifies the evidence bundle of a Twokeys run or period offline.
 
     python verify.py BUNDLE.zip --trust policy.txt
 
@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 216658e1ebbe384946b76a209f2713c1cffb72b6e76295cf5eec27509f306715
+Digest of the parts: 8508ea3e6361c41891e8d086bdc79380202b85cd80494288b27198573217b42a
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import math
 import re
 import struct
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -2206,6 +2207,13 @@ VERIFIER = "verify.py"
 README = "README.txt"
 REPORT = "report.html"
 REQUIRED = (ENTRIES, PROOFS, CHECKPOINT, WITHHELD, DEFINITION, JOURNAL, POLICIES, README, REPORT, TRUST, VERIFIER)
+# Of a period instead of a run:
+PERIOD_BUILDER = "twokeys/period/v1"
+PERIOD = "period.json"
+CHECKPOINT_BEFORE = "checkpoint-before"
+COMPLETENESS = "completeness.json"
+RECONCILED = "reconciled.json"
+PERIOD_REQUIRED = (ENTRIES, PERIOD, CHECKPOINT, COMPLETENESS, RECONCILED, README, TRUST, VERIFIER)
 PAYLOAD_DIRECTORY, RECEIPT_DIRECTORY, POLICY_DIRECTORY = "payloads/", "receipts/", "policies/"
 
 document_bytes_max = 268_435_456
@@ -2263,7 +2271,7 @@ def write_receipt(body: bytes, signature: bytes, key_id: str) -> bytes:
 def read_receipt(data: bytes) -> tuple[bytes, bytes, str, dict[str, Any]]:
     """A receipt's envelope, signature, key id and what the envelope says."""
     value = read_document(data, {"envelope", "key_id", "signature"}, "receipt-parse")
-    body, signature = _from_hex(value["envelope"], "receipt-parse"), _from_hex(value["signature"], "receipt-parse")
+    body, signature = from_hex(value["envelope"], "receipt-parse"), from_hex(value["signature"], "receipt-parse")
     try:
         envelope = decode(body)
     except CallerError as error:
@@ -2290,7 +2298,7 @@ def read_journal(data: bytes) -> tuple[tuple[bytes, ...], str, int]:
     value = read_document(data, {"head", "rows", "version"}, "journal-parse")
     if type(value["rows"]) is not list or type(value["head"]) is not str or type(value["version"]) is not int:
         _bad_layout("journal-parse", "a journal has rows, a head and a version")
-    return tuple(_from_hex(row, "journal-parse") for row in value["rows"]), value["head"], value["version"]
+    return tuple(from_hex(row, "journal-parse") for row in value["rows"]), value["head"], value["version"]
 
 
 def journal_events(rows: Iterable[bytes]) -> list[dict[str, Any]]:
@@ -2368,7 +2376,8 @@ def read_document(data: bytes, keys: set[str], code: str) -> dict[str, Any]:
     return value
 
 
-def _from_hex(value: Any, code: str) -> bytes:
+def from_hex(value: Any, code: str) -> bytes:
+    """Bytes in their one writing as text."""
     if type(value) is not str or not _hex_text.fullmatch(value):
         _bad_layout(code, "bytes are written as lower-case hexadecimal digits")
     return bytes.fromhex(value)
@@ -2492,19 +2501,21 @@ def _astray(code: str, reason: str) -> NoReturn:
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://twokeys.example/attestation/run-evidence/v1"
+PERIOD_TYPE = "https://twokeys.example/attestation/period-evidence/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 PREDICATE_KEYS = ("builder", "entries", "origin", "policy_revisions", "root", "run", "status", "tenant", "tree_size")
+PERIOD_KEYS = ("builder", "entries", "from_size", "origin", "root", "tenant", "tree_size")
 
 _subject_digest = re.compile(r"[0-9a-f]{64}")
 
 
-def write_statement(manifest_sha256: str, predicate: Mapping[str, Any]) -> bytes:
+def write_statement(manifest_sha256: str, predicate: Mapping[str, Any], kind: str = PREDICATE_TYPE) -> bytes:
     """The in-toto statement: this manifest, and what it is the evidence of."""
     return _plain_json(
         {
             "_type": STATEMENT_TYPE,
             "subject": [{"name": MANIFEST, "digest": {"sha256": manifest_sha256}}],
-            "predicateType": PREDICATE_TYPE,
+            "predicateType": kind,
             "predicate": dict(predicate),
         }
     )
@@ -2557,13 +2568,13 @@ def signer_of(payload: bytes, signatures: tuple[tuple[str, bytes], ...], keys: t
     return found
 
 
-def read_statement(payload: bytes) -> tuple[str, dict[str, Any]]:
-    """The manifest's digest and the predicate, strictly."""
+def read_statement(payload: bytes, kind: str = PREDICATE_TYPE) -> tuple[str, dict[str, Any]]:
+    """The manifest's digest and the predicate of this kind, strictly."""
     value = _read_plain(payload, "stmt-parse")
     if type(value) is not dict or set(value) != {"_type", "subject", "predicateType", "predicate"}:
         _bad_statement("stmt-parse", "a statement has a type, a subject, a predicate type and a predicate")
-    if value["_type"] != STATEMENT_TYPE or value["predicateType"] != PREDICATE_TYPE:
-        _bad_statement("stmt-type", "the statement is not about the evidence of a run")
+    if value["_type"] != STATEMENT_TYPE or value["predicateType"] != kind:
+        _bad_statement("stmt-type", "the statement is about another kind of evidence")
     subject = value["subject"]
     shaped = type(subject) is list and len(subject) == 1 and type(subject[0]) is dict
     if not shaped or set(subject[0]) != {"name", "digest"} or subject[0]["name"] != MANIFEST:
@@ -2572,8 +2583,9 @@ def read_statement(payload: bytes) -> tuple[str, dict[str, Any]]:
     if type(digest) is not dict or set(digest) != {"sha256"} or not _is_digest(digest["sha256"]):
         _bad_statement("stmt-subject", "the subject's digest is one SHA-256")
     predicate = value["predicate"]
-    if type(predicate) is not dict or set(predicate) != set(PREDICATE_KEYS):
-        _bad_statement("stmt-parse", f"the predicate has exactly {', '.join(PREDICATE_KEYS)}")
+    keys = PREDICATE_KEYS if kind == PREDICATE_TYPE else PERIOD_KEYS
+    if type(predicate) is not dict or set(predicate) != set(keys):
+        _bad_statement("stmt-parse", f"the predicate has exactly {', '.join(keys)}")
     return digest["sha256"], predicate
 
 
@@ -2608,6 +2620,506 @@ def _read_plain(data: bytes, code: str) -> Any:
 
 def _bad_statement(code: str, reason: str) -> NoReturn:
     raise BrokenLedger(reason, code=code)
+
+
+# ================== engine.ledger.sealed ==============================================================================
+
+"""What every bundle is checked for before its kind matters: steps (0) to (5), from the stamp to the signed checkpoint."""
+
+
+VALID, INVALID, INCOMPLETE, MALFORMED = 0, 1, 2, 3
+OUTCOMES = ("valid", "invalid", "incomplete", "malformed")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a bundle is the evidence of: what signs it as such, and the files that it has."""
+
+    predicate: str
+    builder: str
+    required: tuple[str, ...]
+
+
+OF_RUN = Kind(PREDICATE_TYPE, BUILDER, REQUIRED)
+OF_PERIOD = Kind(PERIOD_TYPE, PERIOD_BUILDER, PERIOD_REQUIRED)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong: the step, a code for machines, the record and why."""
+
+    step: int
+    code: str
+    record: str
+    reason: str
+    outcome: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What the person who verifies knows already and wants to see confirmed."""
+
+    run: str = ""
+    sha256: str = ""
+
+
+@dataclass(slots=True)
+class Verified:
+    """The result: the outcome, what each step found, and the facts of the run."""
+
+    titles: tuple[str, ...] = ()
+    steps: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> int:
+        """The worst of what was found; 0 when nothing was."""
+        for outcome in (MALFORMED, INVALID, INCOMPLETE):
+            if any(finding.outcome == outcome for finding in self.findings):
+                return outcome
+        return VALID
+
+
+class Sealed:
+    """An opened bundle, checked step by step."""
+
+    def __init__(self, data: bytes, trust: Trust | None, expected: Expectation) -> None:
+        self.data, self.trust, self.expected = data, trust, expected
+        self.kind = OF_RUN
+        self.result = Verified()
+        self.step, self.record = 0, ""
+        self.files: dict[str, memoryview] = {}
+        self.predicate: dict[str, Any] = {}
+        self.checkpoint = Checkpoint("", 0, b"")
+
+    def broken(self, code: str, reason: str, outcome: int) -> None:
+        self.result.findings.append(Finding(self.step, code, self.record or "bundle", reason, outcome))
+
+    def file(self, name: str) -> bytes:
+        self.record = f"data/{name}"
+        return bytes(self.files[f"data/{name}"])
+
+    def below(self, directory: str) -> dict[str, memoryview]:
+        start = f"data/{directory}"
+        return {name[len(start) :]: body for name, body in self.files.items() if name.startswith(start)}
+
+    def lines(self, name: str) -> list[bytes]:
+        parts = self.file(name).split(b"\n")
+        if parts.pop():
+            wrong("lines", "the last line does not end")
+        return parts
+
+    # (0) stamp
+    def stamp(self) -> str:
+        digest = hashlib.sha256(self.data).hexdigest()
+        self.result.facts["sha256"] = digest
+        if self.expected.sha256 and self.expected.sha256 != digest:
+            wrong("stamp", f"the file's sha256 is {digest}, expected was {self.expected.sha256}")
+        return "is the expected one" if self.expected.sha256 else "no sha256 was given to compare with"
+
+    # (1) strict zip
+    def container(self) -> str:
+        self.files = read_container(self.data)
+        self.kind = OF_PERIOD if f"data/{PERIOD}" in self.files else OF_RUN
+        return f"{len(self.files)} files, stored, nothing before, between or behind them"
+
+    # (2) the same bytes again
+    def rewriting(self) -> str:
+        check_canonical(self.data, self.files)
+        return f"all {len(self.data)} bytes are the one writing of these files"
+
+    # (3) manifest
+    def manifest(self) -> str:
+        for name in (BAGIT, MANIFEST, ATTESTATION):
+            self.record = name
+            if name not in self.files:
+                wrong("manifest-set", "is missing")
+        self.record = BAGIT
+        if self.files[BAGIT] != BAGIT_TEXT:
+            wrong("manifest-set", "is not BagIt's declaration")
+        self.record = MANIFEST
+        listed = read_manifest(bytes(self.files[MANIFEST]))
+        there = {name for name in self.files if name not in (BAGIT, MANIFEST, ATTESTATION)}
+        odd = sorted(there ^ listed.keys())
+        if odd:
+            self.record = odd[0]
+            wrong("manifest-set", "is in the archive and not in the manifest" if odd[0] in there else "is missing")
+        for name, digest in listed.items():
+            self.record = name
+            if hashlib.sha256(self.files[name]).hexdigest() != digest:
+                wrong("manifest-hash", "does not have the digest that the manifest says")
+        for name in self.kind.required:
+            self.record = f"data/{name}"
+            if self.record not in there:
+                wrong("manifest-set", "is missing")
+        return f"{len(listed)} files, none missing, none beside"
+
+    # (4) attestation
+    def attestation(self) -> str:
+        self.record = ATTESTATION
+        payload, signatures = read_envelope(bytes(self.files[ATTESTATION]))
+        subject, self.predicate = read_statement(payload, self.kind.predicate)
+        if subject != hashlib.sha256(self.files[MANIFEST]).hexdigest():
+            wrong("stmt-subject", "the statement is about another manifest")
+        if self.predicate["builder"] != self.kind.builder:
+            wrong("stmt-type", f"this verifier reads {self.kind.builder}, not {str(self.predicate['builder'])[:40]!r}")
+        run = self.predicate.get("run", "")
+        if self.expected.run and run != self.expected.run:
+            wrong("wrong-run", f"this is the evidence of run {str(run)[:40]}, expected was {self.expected.run}")
+        if self.trust is None:
+            self.broken("no-trust", "no trust policy was given, so no signature was checked", INCOMPLETE)
+            return "read; no trust policy, so its signature was not checked"
+        return f"signed by {signer_of(payload, signatures, self.trust.bundles).name}"
+
+    # (5) checkpoint
+    def note(self) -> str:
+        note = read_note(self.file(CHECKPOINT))
+        self.checkpoint = read_checkpoint(note.text)
+        cp, said = self.checkpoint, self.predicate
+        tenant = tenant_of(cp.origin)
+        if (cp.origin, cp.size, cp.root.hex(), tenant) != (
+            said["origin"],
+            said["tree_size"],
+            said["root"],
+            said["tenant"],
+        ):
+            wrong("cp-origin", "the checkpoint is not the one that the statement names, or of another tenant")
+        self.result.facts |= {"origin": cp.origin, "tree_size": cp.size, "root": cp.root.hex(), "tenant": tenant}
+        if self.trust is None:
+            return f"read; size {cp.size}; no trust policy, so no signature was checked"
+        if self.trust.tenant and self.trust.tenant != tenant:
+            wrong("cp-origin", f"the policy is for tenant {self.trust.tenant}, the checkpoint of {tenant}")
+        logs = [key for key in self.trust.logs if key.name == cp.origin]
+        if not logs:
+            wrong("cp-origin", f"the log {cp.origin} is not in the trust policy")
+        signed = [key for key in logs if signed_by_log(note, key)]
+        if not signed:
+            wrong("note-nosig", f"no pinned key of {cp.origin} signed the checkpoint")
+        if cp.size < self.trust.size_min:
+            wrong("cp-rollback", f"the tree has {cp.size} entries; the policy pins at least {self.trust.size_min}")
+        seen = self.trust.witnessed(note)
+        self.result.facts["witnesses"] = sorted(seen)
+        if not self.trust.has_quorum(seen):
+            self.broken("cp-quorum", "fewer witnesses cosigned than the trust policy asks for", INCOMPLETE)
+            return f"signed by the log, cosigned by {len(seen)}: below the quorum"
+        if not seen:
+            self.result.remarks.append(
+                "unwitnessed: nobody but the log's own key vouches that this is the only history; whoever holds that "
+                "key could have written another"
+            )
+            return f"signed by {cp.origin}, size {cp.size}, UNWITNESSED"
+        return f"signed by {cp.origin}, size {cp.size}, witnessed by {', '.join(sorted(seen))}"
+
+
+def wrong(code: str, reason: str) -> NoReturn:
+    """This record is not as it was recorded."""
+    raise BrokenLedger(reason, code=code)
+
+
+# ================== engine.ledger.complete ============================================================================
+
+"""Whether every effect of a stretch of the log has what it needs: proposal, verdict, keys, intent and outcome, over all runs."""
+
+
+_outcomes = ("effect.receipted", "effect.unknown", "effect.resolved", "effect.retried")
+listed_max = 1000  # of each list; more are counted
+
+
+@dataclass(slots=True)
+class _Chain:
+    """One chain as far as it was told."""
+
+    seq: int
+    leaf: bytes
+    at: str
+    carried: bool  # it began before the stretch
+    is_run: bool
+    closed: bool = False
+    sealed: bool = False
+    proposals: dict[str, set[str]] = field(default_factory=dict)
+    verdicts: dict[tuple[str, int], str] = field(default_factory=dict)
+    asked: dict[str, int] = field(default_factory=dict)
+    keys: dict[str, set[str]] = field(default_factory=dict)
+    released: set[str] = field(default_factory=set)
+    effects: dict[tuple[str, int], str] = field(default_factory=dict)
+
+
+class Completeness:
+    """Takes every entry of the stretch in the log's order; what it finds missing it names."""
+
+    def __init__(self, since: int) -> None:
+        """`since` is how many entries the log had before; with 0 nothing can have begun earlier."""
+        self._since = since
+        self._chains: dict[str, _Chain] = {}
+        self._counts: Counter[str] = Counter()
+        self._gaps: list[str] = []
+        self._carried = 0
+
+    def take(self, entry: Entry) -> None:
+        """The next entry."""
+        chain = self._follow(entry)
+        self._counts[entry.type] += 1
+        body = entry.body
+        promise = str(body.get("promise", ""))
+        if entry.type == "action.proposed":
+            chain.proposals.setdefault(promise, set()).add(body["action_sha256"])
+        elif entry.type == "verdict.given":
+            chain.verdicts[promise, body["n"]] = body["effect"]
+        elif entry.type == "approval.asked":
+            chain.asked[body["approval"]] = body["keys"]
+        elif entry.type == "key.given":
+            chain.keys.setdefault(body["approval"], set()).add(body["person"])
+        elif entry.type == "approval.released":
+            self._released(entry, chain)
+        elif entry.type == "effect.intended":
+            self._intended(entry, chain)
+        elif entry.type in _outcomes:
+            self._outcome(entry, chain)
+        elif entry.type == "run.closed":
+            self._closed(entry, chain)
+        elif entry.type == "evidence.sealed":
+            chain.sealed = True
+
+    def report(self) -> dict[str, Any]:
+        """What was counted and what is missing; the same entries give the same report."""
+        runs = {name: chain for name, chain in self._chains.items() if chain.is_run}
+        in_flight = [
+            f"{name}: attempt {attempt} of {promise} is {state}"
+            for name, chain in runs.items()
+            for (promise, attempt), state in chain.effects.items()
+            if state != "settled" and not chain.closed
+        ]
+        unsealed = [name for name, chain in runs.items() if chain.closed and not chain.sealed]
+        return {
+            "carried": self._carried,
+            "counts": {name.replace(".", "_"): number for name, number in sorted(self._counts.items())},
+            "gaps": _listed(self._gaps),
+            "in_flight": _listed(in_flight),
+            "runs": len(runs),
+            "unsealed": _listed(unsealed),
+        }
+
+    def _follow(self, entry: Entry) -> _Chain:
+        chain = self._chains.get(entry.chain)
+        if chain is None:
+            began = entry.chain_seq == 0
+            if (began and entry.prev != "0" * 64) or (not began and not self._since):
+                self._gap(entry, "its chain does not begin here, and there is nothing before")
+            chain = _Chain(
+                entry.chain_seq, entry.leaf, entry.at, not began, entry.type == "run.queued" or "/" not in entry.chain
+            )
+            self._chains[entry.chain] = chain
+            return chain
+        if entry.chain_seq != chain.seq + 1 or entry.prev != chain.leaf.hex():
+            self._gap(entry, f"does not follow entry {chain.seq} of its chain")
+        if entry.at < chain.at:
+            self._gap(entry, "is earlier than the entry that it follows")
+        chain.seq, chain.leaf, chain.at = entry.chain_seq, entry.leaf, entry.at
+        return chain
+
+    def _released(self, entry: Entry, chain: _Chain) -> None:
+        name, persons = entry.body["approval"], set(entry.body["persons"])
+        chain.released.add(name)
+        if name not in chain.asked:
+            self._missing(entry, chain, f"releases {name}, which nobody asked for")
+            return
+        given = chain.keys.get(name, set())
+        if len(persons) < chain.asked[name]:
+            self._gap(entry, f"releases {name} with {len(persons)} people where {chain.asked[name]} are needed")
+        if persons - given:
+            self._missing(entry, chain, f"counts {sorted(persons - given)[0]} for {name}, who gave no key")
+
+    def _intended(self, entry: Entry, chain: _Chain) -> None:
+        body = entry.body
+        promise, place = body["promise"], f"attempt {body['attempt']} of {body['promise']}"
+        if body["action_sha256"] not in chain.proposals.get(promise, ()):
+            self._missing(entry, chain, f"{place} was never proposed")
+        effect = chain.verdicts.get((promise, body["verdict_n"]), "")
+        if not effect:
+            self._missing(entry, chain, f"{place} has no verdict")
+        elif effect == "deny":
+            self._gap(entry, f"{place} was denied")
+        elif (effect == "needs_approval" or body["approval"]) and body["approval"] not in chain.released:
+            self._missing(entry, chain, f"{place} was not released")
+        chain.effects[promise, body["attempt"]] = "open"
+
+    def _outcome(self, entry: Entry, chain: _Chain) -> None:
+        body = entry.body
+        place = body["promise"], body["attempt"]
+        if place not in chain.effects:
+            self._missing(entry, chain, f"attempt {body['attempt']} of {body['promise']} has an outcome and no intent")
+        unknown = entry.type == "effect.unknown"
+        chain.effects[place] = "unknown" if unknown else "settled"
+
+    def _closed(self, entry: Entry, chain: _Chain) -> None:
+        chain.closed = True
+        if entry.body["entries"] != entry.chain_seq + 1:
+            self._gap(entry, f"counts {entry.body['entries']} entries and is number {entry.chain_seq + 1}")
+        for (promise, attempt), state in chain.effects.items():
+            if state == "open":
+                self._gap(entry, f"attempt {attempt} of {promise} has no outcome")
+
+    def _missing(self, entry: Entry, chain: _Chain, what: str) -> None:
+        # What happened before the stretch is in the one before it.
+        if chain.carried:
+            self._carried += 1
+        else:
+            self._gap(entry, what)
+
+    def _gap(self, entry: Entry, what: str) -> None:
+        self._gaps.append(f"{entry.chain} entry {entry.chain_seq} ({entry.type}): {what}")
+
+
+def _listed(items: list[str]) -> dict[str, Any]:
+    return {"count": len(items), "first": items[:listed_max]}
+
+
+# ================== engine.ledger.period ==============================================================================
+
+"""Checks the bundle of a period: every entry between two checkpoints, and whether each effect has what it needs."""
+
+
+PERIOD_STEPS = (
+    "stamp: the file is the one that was expected",
+    "container: one plain archive and nothing beside it",
+    "container: writing its members again gives the same bytes",
+    "manifest: every file is listed and has its digest",
+    "attestation: a pinned bundle key signed this manifest",
+    "checkpoint: a pinned log, and enough witnesses, signed the tree at its end",
+    "entries: every entry between two checkpoints, and no other, makes the tree",
+    "consistency: the tree at its begin is a part of the tree at its end",
+    "completeness: the report inside says what the entries say",
+    "rules: every effect has proposal, verdict, keys, intent and outcome",
+)
+
+
+class PeriodCheck:
+    """Steps (6) to (9) of the evidence of a period."""
+
+    def __init__(self, sealed: Sealed) -> None:
+        self.sealed = sealed
+        self.frontier = Frontier()
+        self.leaves: list[bytes] = []
+        self.report: dict[str, Any] = {}
+        self.steps: tuple[Callable[[], str], ...] = (self.entries, self.consistency, self.completeness, self.rules)
+
+    # (6) entries
+    def entries(self) -> str:
+        sealed = self.sealed
+        value = read_document(sealed.file(PERIOD), {"frontier", "from_size", "proof"}, "period-parse")
+        if (
+            type(value["from_size"]) is not int
+            or type(value["frontier"]) is not list
+            or type(value["proof"]) is not list
+        ):
+            wrong("period-parse", "a period has a begin, its subtrees and a proof")
+        self.frontier = Frontier(value["from_size"], _hashes(value["frontier"]))
+        self.proof = _hashes(value["proof"])
+        lines = sealed.lines(ENTRIES)
+        complete = Completeness(self.frontier.size)
+        first = last = ""
+        for number, line in enumerate(lines, self.frontier.size):
+            sealed.record = f"entry {number} of the log"
+            entry = read_entry(line)
+            if entry.tenant != sealed.predicate["tenant"]:
+                wrong("entry-chain", f"belongs to {entry.tenant}, not to {sealed.predicate['tenant']}")
+            complete.take(entry)
+            self.leaves.append(leaf_hash(line))
+            first, last = min(first or entry.at, entry.at), max(last, entry.at)
+        said = sealed.predicate
+        sealed.record = f"data/{ENTRIES}"
+        if (said["entries"], said["from_size"]) != (len(lines), self.frontier.size) or not lines:
+            wrong(
+                "entry-count",
+                f"the statement says {said['entries']} entries from {said['from_size']}, here are {len(lines)}",
+            )
+        tree = self.frontier.extend(self.leaves)
+        if (tree.size, tree.root) != (sealed.checkpoint.size, sealed.checkpoint.root):
+            wrong("root", f"{tree.size} entries do not make the tree of {sealed.checkpoint.size} that was signed")
+        self.report = complete.report()
+        sealed.result.facts |= {"entries": len(lines), "from_size": self.frontier.size, "from": first, "to": last}
+        return f"{len(lines)} entries from {self.frontier.size} make the tree of {tree.size}: none is missing, none is beside"
+
+    # (7) consistency
+    def consistency(self) -> str:
+        sealed, size = self.sealed, self.frontier.size
+        old_root = self.frontier.root if size else empty_root()
+        verify_consistency(size, sealed.checkpoint.size, old_root, sealed.checkpoint.root, self.proof)
+        if not size:
+            return "the log begins here"
+        if f"data/{CHECKPOINT_BEFORE}" not in sealed.files:
+            sealed.record = f"data/{CHECKPOINT_BEFORE}"
+            wrong("manifest-set", "is missing")
+        note = read_note(sealed.file(CHECKPOINT_BEFORE))
+        before = read_checkpoint(note.text)
+        if (before.origin, before.size, before.root) != (sealed.checkpoint.origin, size, old_root):
+            wrong("consistency", "the checkpoint at the begin is of another tree than the entries go on from")
+        if sealed.trust is None:
+            return f"goes on from the tree of {size}; no trust policy, so its signature was not checked"
+        logs = [key for key in sealed.trust.logs if key.name == before.origin]
+        if not any(signed_by_log(note, key) for key in logs):
+            wrong("note-nosig", f"no pinned key of {before.origin} signed the checkpoint at the begin")
+        return f"goes on from the signed tree of {size}"
+
+    # (8) completeness
+    def completeness(self) -> str:
+        if self.sealed.file(COMPLETENESS) != jcs(self.report):
+            wrong("completeness", "the report says something else than the entries")
+        systems = read_document(self.sealed.file(RECONCILED), {"systems"}, "reconciled-parse")["systems"]
+        if type(systems) is not list:
+            wrong("reconciled-parse", "what was reconciled is a list of systems")
+        for system in systems:
+            self.sealed.result.remarks += _foreign(system)
+        facts = self.sealed.result.facts
+        facts["completeness"] = {name: self.report[name] for name in ("runs", "carried", "counts")}
+        facts["in_flight"], facts["unsealed"] = self.report["in_flight"]["count"], self.report["unsealed"]["count"]
+        return (
+            f"{self.report['runs']} runs; {facts['in_flight']} effects in flight and {facts['unsealed']} ended runs "
+            f"not sealed at the end; {len(systems)} outside change logs were read"
+        )
+
+    # (9) rules
+    def rules(self) -> str:
+        gaps = self.report["gaps"]
+        if gaps["count"]:
+            self.sealed.record = gaps["first"][0].partition(":")[0]
+            wrong("orphan", f"{gaps['first'][0].partition(': ')[2]}; {gaps['count']} such in all")
+        if self.report["carried"]:
+            self.sealed.result.remarks.append(
+                f"{self.report['carried']} entries rest on what happened before the period: see the bundle before it"
+            )
+        counts = self.report["counts"]
+        return f"{counts.get('effect_intended', 0)} effects, each proposed, judged, released and settled or in flight"
+
+
+def _hashes(items: Iterable[Any]) -> tuple[bytes, ...]:
+    found = tuple(from_hex(item, "period-parse") for item in items)
+    if any(len(item) != 32 for item in found):
+        wrong("period-parse", "a hash has 32 bytes")
+    return found
+
+
+def _foreign(system: Any) -> list[str]:
+    keys = {"connector", "instance", "read_to", "ours", "foreign", "unexplained", "error"}
+    if type(system) is not dict or set(system) != keys:
+        raise BrokenLedger(f"a reconciled system has exactly {', '.join(sorted(keys))}", code="reconciled-parse")
+    where = f"{system['connector']} {system['instance']}"
+    if system["error"]:
+        return [f"the change log of {where} could not be read: {system['error']}"]
+    said = []
+    for name, words in (("unexplained", "with our credentials that no effect explains"), ("foreign", "by others")):
+        items = system[name]
+        if type(items) is not list or any(type(item) is not dict for item in items):
+            raise BrokenLedger(f"{name} is a list of changes", code="reconciled-parse")
+        if items:
+            first = items[0]
+            said.append(
+                f"{where} reports {len(items)} changes {words}; the first: {first.get('target')} {first.get('field')} "
+                f"by {first.get('by')} at {first.get('at')}"
+            )
+    return said
 
 
 # ================== engine.ledger.tasks ===============================================================================
@@ -3501,7 +4013,7 @@ def _broken(code: str, reason: str) -> NoReturn:
 
 # ================== engine.ledger.verify ==============================================================================
 
-"""Verifies the evidence bundle of one run: steps (0) to (9), each numbered as in docs/auditor.md.
+"""Verifies an evidence bundle: steps (0) to (9), each numbered as in docs/auditor.md; (6) to (9) of a run are here.
 
 Each step returns what it found or raises; the first broken record is named. Trust comes from a policy that was pinned
 outside the bundle; the copies inside are not read. Without a pinned policy the structure is still checked, and the
@@ -3509,8 +4021,6 @@ result is at best incomplete.
 """
 
 
-VALID, INVALID, INCOMPLETE, MALFORMED = 0, 1, 2, 3
-OUTCOMES = ("valid", "invalid", "incomplete", "malformed")
 STEPS = (
     "stamp: the file is the one that was expected",
     "container: one plain archive and nothing beside it",
@@ -3526,247 +4036,102 @@ STEPS = (
 _run_ends = ("ExecutionCompleted", "ExecutionFailed", "ExecutionCancelled")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What is wrong: the step, a code for machines, the record and why."""
-
-    step: int
-    code: str
-    record: str
-    reason: str
-    outcome: int
-
-
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """What the person who verifies knows already and wants to see confirmed."""
-
-    run: str = ""
-    sha256: str = ""
-
-
-@dataclass(slots=True)
-class Verified:
-    """The result: the outcome, what each step found, and the facts of the run."""
-
-    steps: list[str] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def outcome(self) -> int:
-        """The worst of what was found; 0 when nothing was."""
-        for outcome in (MALFORMED, INVALID, INCOMPLETE):
-            if any(finding.outcome == outcome for finding in self.findings):
-                return outcome
-        return VALID
-
-
 def verify(data: bytes, trust: Trust | None, expected: Expectation = Expectation()) -> Verified:
     """Run all steps; the first broken record ends them, what is only missing is noted and the rest is still checked."""
-    check = _Check(data, trust, expected)
-    for number, step in enumerate(check.steps):
-        check.step, check.record = number, ""
+    sealed = Sealed(data, trust, expected)
+    sealed.result.titles = STEPS
+    if not _run(sealed, 0, (sealed.stamp, sealed.container, sealed.rewriting, sealed.manifest)):
+        return sealed.result
+    if sealed.kind is OF_PERIOD:
+        sealed.result.titles = PERIOD_STEPS
+        later = PeriodCheck(sealed).steps
+    else:
+        later = _Check(sealed).steps
+    _run(sealed, 4, (sealed.attestation, sealed.note, *later))
+    return sealed.result
+
+
+def _run(sealed: Sealed, first: int, steps: tuple[Callable[[], str], ...]) -> bool:
+    for number, step in enumerate(steps, first):
+        sealed.step, sealed.record = number, ""
         try:
-            check.result.steps.append(step())
+            sealed.result.steps.append(step())
         except TwokeysError as error:
-            check.broken(error.code, error.reason, MALFORMED if number in (1, 2) else INVALID)
-            break
+            sealed.broken(error.code, error.reason, MALFORMED if number in (1, 2) else INVALID)
+            return False
         except RecursionError:
-            check.broken("too-deep", "nested deeper than anything this product writes", MALFORMED)
-            break
-    return check.result
+            sealed.broken("too-deep", "nested deeper than anything this product writes", MALFORMED)
+            return False
+    return True
 
 
 class _Check:
-    def __init__(self, data: bytes, trust: Trust | None, expected: Expectation) -> None:
-        self.data, self.trust, self.expected = data, trust, expected
-        self.result = Verified()
-        self.step, self.record = 0, ""
-        self.files: dict[str, memoryview] = {}
-        self.predicate: dict[str, Any] = {}
-        self.checkpoint = Checkpoint("", 0, b"")
+    """The steps that only the evidence of one run has: (6) to (9)."""
+
+    def __init__(self, sealed: Sealed) -> None:
+        self.sealed = sealed
+        self.result, self.trust = sealed.result, sealed.trust
         self.entries: list[Entry] = []
         self.receipts: dict[str, dict[str, Any]] = {}
         self.started: frozenset[tuple[str, int]] = frozenset()
-        self.steps: tuple[Callable[[], str], ...] = (
-            self.stamp,
-            self.container,
-            self.rewriting,
-            self.manifest,
-            self.attestation,
-            self.note,
-            self.chain,
-            self.ends,
-            self.records,
-            self.rules,
-        )
-
-    def broken(self, code: str, reason: str, outcome: int) -> None:
-        self.result.findings.append(Finding(self.step, code, self.record or "bundle", reason, outcome))
-
-    def file(self, name: str) -> bytes:
-        self.record = f"data/{name}"
-        return bytes(self.files[f"data/{name}"])
-
-    def below(self, directory: str) -> dict[str, memoryview]:
-        start = f"data/{directory}"
-        return {name[len(start) :]: body for name, body in self.files.items() if name.startswith(start)}
-
-    # (0) stamp
-    def stamp(self) -> str:
-        digest = hashlib.sha256(self.data).hexdigest()
-        self.result.facts["sha256"] = digest
-        if self.expected.sha256 and self.expected.sha256 != digest:
-            _wrong("stamp", f"the file's sha256 is {digest}, expected was {self.expected.sha256}")
-        return "is the expected one" if self.expected.sha256 else "no sha256 was given to compare with"
-
-    # (1) strict zip
-    def container(self) -> str:
-        self.files = read_container(self.data)
-        return f"{len(self.files)} files, stored, nothing before, between or behind them"
-
-    # (2) the same bytes again
-    def rewriting(self) -> str:
-        check_canonical(self.data, self.files)
-        return f"all {len(self.data)} bytes are the one writing of these files"
-
-    # (3) manifest
-    def manifest(self) -> str:
-        for name in (BAGIT, MANIFEST, ATTESTATION):
-            self.record = name
-            if name not in self.files:
-                _wrong("manifest-set", "is missing")
-        self.record = BAGIT
-        if self.files[BAGIT] != BAGIT_TEXT:
-            _wrong("manifest-set", "is not BagIt's declaration")
-        self.record = MANIFEST
-        listed = read_manifest(bytes(self.files[MANIFEST]))
-        there = {name for name in self.files if name not in (BAGIT, MANIFEST, ATTESTATION)}
-        odd = sorted(there ^ listed.keys())
-        if odd:
-            self.record = odd[0]
-            _wrong("manifest-set", "is in the archive and not in the manifest" if odd[0] in there else "is missing")
-        for name, digest in listed.items():
-            self.record = name
-            if hashlib.sha256(self.files[name]).hexdigest() != digest:
-                _wrong("manifest-hash", "does not have the digest that the manifest says")
-        for name in REQUIRED:
-            self.record = f"data/{name}"
-            if self.record not in there:
-                _wrong("manifest-set", "is missing")
-        return f"{len(listed)} files, none missing, none beside"
-
-    # (4) attestation
-    def attestation(self) -> str:
-        self.record = ATTESTATION
-        payload, signatures = read_envelope(bytes(self.files[ATTESTATION]))
-        subject, self.predicate = read_statement(payload)
-        if subject != hashlib.sha256(self.files[MANIFEST]).hexdigest():
-            _wrong("stmt-subject", "the statement is about another manifest")
-        if self.predicate["builder"] != BUILDER:
-            _wrong("stmt-type", f"this verifier reads {BUILDER}, not {str(self.predicate['builder'])[:40]!r}")
-        run = self.predicate["run"]
-        if self.expected.run and run != self.expected.run:
-            _wrong("wrong-run", f"this is the evidence of run {str(run)[:40]}, expected was {self.expected.run}")
-        if self.trust is None:
-            self.broken("no-trust", "no trust policy was given, so no signature was checked", INCOMPLETE)
-            return "read; no trust policy, so its signature was not checked"
-        return f"signed by {signer_of(payload, signatures, self.trust.bundles).name}"
-
-    # (5) checkpoint
-    def note(self) -> str:
-        note = read_note(self.file(CHECKPOINT))
-        self.checkpoint = read_checkpoint(note.text)
-        cp, said = self.checkpoint, self.predicate
-        tenant = tenant_of(cp.origin)
-        if (cp.origin, cp.size, cp.root.hex(), tenant) != (
-            said["origin"],
-            said["tree_size"],
-            said["root"],
-            said["tenant"],
-        ):
-            _wrong("cp-origin", "the checkpoint is not the one that the statement names, or of another tenant")
-        self.result.facts |= {"origin": cp.origin, "tree_size": cp.size, "root": cp.root.hex(), "tenant": tenant}
-        if self.trust is None:
-            return f"read; size {cp.size}; no trust policy, so no signature was checked"
-        if self.trust.tenant and self.trust.tenant != tenant:
-            _wrong("cp-origin", f"the policy is for tenant {self.trust.tenant}, the checkpoint of {tenant}")
-        logs = [key for key in self.trust.logs if key.name == cp.origin]
-        if not logs:
-            _wrong("cp-origin", f"the log {cp.origin} is not in the trust policy")
-        signed = [key for key in logs if signed_by_log(note, key)]
-        if not signed:
-            _wrong("note-nosig", f"no pinned key of {cp.origin} signed the checkpoint")
-        if cp.size < self.trust.size_min:
-            _wrong("cp-rollback", f"the tree has {cp.size} entries; the policy pins at least {self.trust.size_min}")
-        seen = self.trust.witnessed(note)
-        self.result.facts["witnesses"] = sorted(seen)
-        if not self.trust.has_quorum(seen):
-            self.broken("cp-quorum", "fewer witnesses cosigned than the trust policy asks for", INCOMPLETE)
-            return f"signed by the log, cosigned by {len(seen)}: below the quorum"
-        if not seen:
-            self.result.remarks.append(
-                "unwitnessed: nobody but the log's own key vouches that this is the only history; whoever holds that "
-                "key could have written another"
-            )
-            return f"signed by {cp.origin}, size {cp.size}, UNWITNESSED"
-        return f"signed by {cp.origin}, size {cp.size}, witnessed by {', '.join(sorted(seen))}"
+        self.steps: tuple[Callable[[], str], ...] = (self.chain, self.ends, self.records, self.rules)
 
     # (6) entries
     def chain(self) -> str:
-        proofs = self._lines(PROOFS)
-        lines = self._lines(ENTRIES)
+        proofs = self.sealed.lines(PROOFS)
+        lines = self.sealed.lines(ENTRIES)
         if len(proofs) != len(lines) or not lines:
-            _wrong("entry-count", f"{len(lines)} entries and {len(proofs)} proofs")
+            wrong("entry-count", f"{len(lines)} entries and {len(proofs)} proofs")
         before, at, last_index = "0" * 64, "", -1
         for number, (line, proof) in enumerate(zip(lines, proofs, strict=True)):
-            self.record = f"entry {number}"
+            self.sealed.record = f"entry {number}"
             entry = read_entry(line)
-            self.record = f"entry {number} ({entry.type})"
-            if (entry.tenant, entry.chain) != (self.predicate["tenant"], self.predicate["run"]):
-                _wrong("entry-chain", f"belongs to {entry.tenant}/{entry.chain}, not to this run")
+            self.sealed.record = f"entry {number} ({entry.type})"
+            if (entry.tenant, entry.chain) != (self.sealed.predicate["tenant"], self.sealed.predicate["run"]):
+                wrong("entry-chain", f"belongs to {entry.tenant}/{entry.chain}, not to this run")
             if entry.chain_seq != number or entry.prev != before:
-                _wrong("entry-chain", "does not follow the entry before it")
+                wrong("entry-chain", "does not follow the entry before it")
             if entry.at < at:
-                _wrong("time-order", f"is of {entry.at}, before the entry that it follows")
+                wrong("time-order", f"is of {entry.at}, before the entry that it follows")
             index, hashes = _read_proof(proof)
             if index <= last_index:
-                _wrong("entry-index", f"stands at {index} of the log, the entry before it at {last_index}")
-            verify_inclusion(entry.leaf, index, self.checkpoint.size, hashes, self.checkpoint.root)
+                wrong("entry-index", f"stands at {index} of the log, the entry before it at {last_index}")
+            verify_inclusion(entry.leaf, index, self.sealed.checkpoint.size, hashes, self.sealed.checkpoint.root)
             self.entries.append(entry)
             before, at, last_index = entry.leaf.hex(), entry.at, index
-        return f"{len(self.entries)} entries, all in the tree of {self.checkpoint.size}"
+        return f"{len(self.entries)} entries, all in the tree of {self.sealed.checkpoint.size}"
 
     # (7) run
     def ends(self) -> str:
         first, last = self.entries[0], self.entries[-1]
-        self.record = "entry 0"
+        self.sealed.record = "entry 0"
         if first.type != "run.queued" or first.prev != "0" * 64:
-            _wrong("no-genesis", f"a run begins with run.queued, not with {first.type}")
+            wrong("no-genesis", f"a run begins with run.queued, not with {first.type}")
         again = [entry for entry in self.entries[1:] if entry.type == "run.queued"]
         early = [entry for entry in self.entries[:-1] if entry.type == "run.closed"]
         for entry in (*again, *early):
-            self.record = f"entry {entry.chain_seq} ({entry.type})"
-            _wrong("run-order", "stands in the middle of the run")
-        self.record = f"entry {last.chain_seq} ({last.type})"
+            self.sealed.record = f"entry {entry.chain_seq} ({entry.type})"
+            wrong("run-order", "stands in the middle of the run")
+        self.sealed.record = f"entry {last.chain_seq} ({last.type})"
         facts = {"run": first.chain, "entries": len(self.entries), "from": first.at, "to": last.at}
         self.result.facts |= facts
-        if self.predicate["entries"] != len(self.entries):
-            _wrong(
-                "entry-count", f"the statement says {self.predicate['entries']} entries, here are {len(self.entries)}"
+        if self.sealed.predicate["entries"] != len(self.entries):
+            wrong(
+                "entry-count",
+                f"the statement says {self.sealed.predicate['entries']} entries, here are {len(self.entries)}",
             )
         if last.type != "run.closed":
             self.result.facts["status"] = "open"
-            self.broken(
+            self.sealed.broken(
                 "no-terminal", "the run has no closing entry: it is still open, or its end was cut off", INCOMPLETE
             )
             return "begins with run.queued and does not end"
         if last.body["entries"] != len(self.entries):
-            _wrong("entry-count", f"the closing entry counts {last.body['entries']}, here are {len(self.entries)}")
-        if last.body["status"] != self.predicate["status"]:
-            _wrong("run-status", f"closed as {last.body['status']}, the statement says {self.predicate['status']}")
+            wrong("entry-count", f"the closing entry counts {last.body['entries']}, here are {len(self.entries)}")
+        if last.body["status"] != self.sealed.predicate["status"]:
+            wrong(
+                "run-status", f"closed as {last.body['status']}, the statement says {self.sealed.predicate['status']}"
+            )
         self.result.facts["status"] = last.body["status"]
         return f"run.queued to run.closed, {last.body['entries']} entries, {last.body['status']}"
 
@@ -3774,39 +4139,39 @@ class _Check:
     def records(self) -> str:
         payloads = self._commitments()
         named = {entry.body.get("receipt_sha256") for entry in self.entries}
-        for name, body in self.below(RECEIPT_DIRECTORY).items():
-            self.record = f"data/{RECEIPT_DIRECTORY}{name}"
+        for name, body in self.sealed.below(RECEIPT_DIRECTORY).items():
+            self.sealed.record = f"data/{RECEIPT_DIRECTORY}{name}"
             self._receipt(name, bytes(body), named)
         self._definition_and_journal()
-        self.record = f"data/{CODE_DIRECTORY}"
-        check_moves(self.entries, self.below(CODE_DIRECTORY))
+        self.sealed.record = f"data/{CODE_DIRECTORY}"
+        check_moves(self.entries, self.sealed.below(CODE_DIRECTORY))
         policies = self._policies()
         signed = "signed by pinned keys" if self.trust else "not checked against a key"
         return f"{payloads} documents, {len(self.receipts)} receipts {signed}, {policies}"
 
     def _commitments(self) -> str:
-        withheld = set(read_withheld(self.file(WITHHELD)))
+        withheld = set(read_withheld(self.sealed.file(WITHHELD)))
         here = {}
-        for name, body in self.below(PAYLOAD_DIRECTORY).items():
-            self.record = f"data/{PAYLOAD_DIRECTORY}{name}"
+        for name, body in self.sealed.below(PAYLOAD_DIRECTORY).items():
+            self.sealed.record = f"data/{PAYLOAD_DIRECTORY}{name}"
             digest = hashlib.sha256(body).hexdigest()
             if payload_name(digest) != PAYLOAD_DIRECTORY + name:
-                _wrong("payload-hash", f"is named after another document than it holds ({digest[:16]})")
+                wrong("payload-hash", f"is named after another document than it holds ({digest[:16]})")
             here[digest] = body
         both = sorted(withheld & here.keys())
         if both:
-            _wrong("payload-withheld", f"{both[0][:16]} is here and said to be withheld")
+            wrong("payload-withheld", f"{both[0][:16]} is here and said to be withheld")
         committed: set[str] = set()
         for entry in self.entries:
             for commitment in entry.commit:
-                self.record = f"entry {entry.chain_seq} ({entry.type})"
+                self.sealed.record = f"entry {entry.chain_seq} ({entry.type})"
                 if commitment not in here and commitment not in withheld and commitment != nothing_sha256:
-                    _wrong("payload-missing", f"commits to {commitment[:16]}, which is neither here nor withheld")
+                    wrong("payload-missing", f"commits to {commitment[:16]}, which is neither here nor withheld")
                 committed.add(commitment)
         foreign = sorted((withheld | here.keys()) - committed)
         if foreign:
-            self.record = f"data/{payload_name(foreign[0])}"
-            _wrong("payload-foreign", "no entry commits to this document")
+            self.sealed.record = f"data/{payload_name(foreign[0])}"
+            wrong("payload-foreign", "no entry commits to this document")
         self.result.facts["withheld"] = len(withheld)
         return f"{len(here)} here and {len(withheld)} withheld"
 
@@ -3814,39 +4179,39 @@ class _Check:
         body, signature, key_id, envelope = read_receipt(data)
         digest = hashlib.sha256(body).hexdigest()
         if receipt_name(digest) != RECEIPT_DIRECTORY + name:
-            _wrong("receipt-hash", f"is named after another receipt than it holds ({digest[:16]})")
+            wrong("receipt-hash", f"is named after another receipt than it holds ({digest[:16]})")
         if digest not in named:
-            _wrong("receipt-foreign", "no entry names this receipt")
+            wrong("receipt-foreign", "no entry names this receipt")
         if self.trust is not None:
             key = self.trust.receipts.get(key_id)
             if key is None:
-                _wrong("receipt-sig", f"the key {key_id} is not a receipt key of the trust policy")
+                wrong("receipt-sig", f"the key {key_id} is not a receipt key of the trust policy")
             if not verify_signature(key.public, receipt_signed_bytes(body), signature):
-                _wrong("receipt-sig", f"the signature of {key.name} does not hold over this receipt")
+                wrong("receipt-sig", f"the signature of {key.name} does not hold over this receipt")
         self.receipts[digest] = {**envelope, "signed_by": key_id}
 
     def _definition_and_journal(self) -> None:
         first, last = self.entries[0], self.entries[-1]
         # A definition that is interpreted, or the component of a function that is replayed.
         tags = (DEFINITION_TAG, COMPONENT_TAG)
-        if first.body["definition_sha256"] not in [tagged(tag, self.file(DEFINITION)).hex() for tag in tags]:
-            _wrong("definition", "is not the definition that the run was pinned to")
-        rows, head, version = read_journal(self.file(JOURNAL))
+        if first.body["definition_sha256"] not in [tagged(tag, self.sealed.file(DEFINITION)).hex() for tag in tags]:
+            wrong("definition", "is not the definition that the run was pinned to")
+        rows, head, version = read_journal(self.sealed.file(JOURNAL))
         events = journal_events(rows)
         leaf, count = journal_head(events)
         # A run that was cancelled before it began has no journal; every other one has.
         unbegun = last.type == "run.closed" and last.body["status"] == "canceled" and last.body["journal_version"] == 0
         if (head, version) != (leaf.hex(), count) or (not count and not unbegun):
-            _wrong("journal-head", "its rows do not chain to the head that it names")
+            wrong("journal-head", "its rows do not chain to the head that it names")
         if last.type == "run.closed":
             if (head, version) != (last.body["journal_head"], last.body["journal_version"]):
-                _wrong("journal-head", "is not the journal that the run was closed with")
+                wrong("journal-head", "is not the journal that the run was closed with")
             if events and _event_type(events[-1]) not in _run_ends:
-                _wrong("journal-end", f"ends with {_event_type(events[-1])}")
+                wrong("journal-end", f"ends with {_event_type(events[-1])}")
         places = set()
         for number, event in enumerate(events):
             if type(event.get("sequence")) is not int or event["sequence"] - events[0]["sequence"] != number:
-                _wrong("journal-order", f"event {number} is out of sequence")
+                wrong("journal-order", f"event {number} is out of sequence")
             if _event_type(event) == "InvokeStarted":
                 places.add(_started_place(event["event"]))
         self.started = frozenset(places)
@@ -3854,24 +4219,24 @@ class _Check:
             check_parent(events[0], self.entries)
 
     def _policies(self) -> str:
-        revisions = read_policies(self.file(POLICIES))
+        revisions = read_policies(self.sealed.file(POLICIES))
         here = {}
-        for name, body in self.below(POLICY_DIRECTORY).items():
+        for name, body in self.sealed.below(POLICY_DIRECTORY).items():
             if POLICY_DIRECTORY + name != POLICIES:
-                self.record = f"data/{POLICY_DIRECTORY}{name}"
+                self.sealed.record = f"data/{POLICY_DIRECTORY}{name}"
                 digest = hashlib.sha256(body).hexdigest()
                 if name.partition(".")[0] != digest:
-                    _wrong("policy-hash", "is named after another text than it holds")
+                    wrong("policy-hash", "is named after another text than it holds")
                 here[digest] = name
-        self.record = f"data/{POLICIES}"
+        self.sealed.record = f"data/{POLICIES}"
         for revision, files in revisions.items():
             if policy_revision(files) != revision:
-                _wrong("policy-revision", f"the files listed do not make revision {revision[:16]}")
+                wrong("policy-revision", f"the files listed do not make revision {revision[:16]}")
         listed = {digest for files in revisions.values() for _, digest in files}
         if here.keys() - listed:
-            _wrong("policy-set", "a policy file belongs to no listed revision")
-        if sorted(revisions) != self.predicate["policy_revisions"]:
-            _wrong("policy-set", "has other revisions than the statement names")
+            wrong("policy-set", "a policy file belongs to no listed revision")
+        if sorted(revisions) != self.sealed.predicate["policy_revisions"]:
+            wrong("policy-set", "has other revisions than the statement names")
         used = {entry.body["policy_revision"] for entry in self.entries if entry.type == "verdict.given"} - {""}
         self.result.remarks += [
             f"the policy files of revision {name[:16]} are not in the bundle"
@@ -3881,10 +4246,12 @@ class _Check:
 
     # (9) rules
     def rules(self) -> str:
-        documents = {name.removesuffix(".json"): bytes(body) for name, body in self.below(PAYLOAD_DIRECTORY).items()}
+        documents = {
+            name.removesuffix(".json"): bytes(body) for name, body in self.sealed.below(PAYLOAD_DIRECTORY).items()
+        }
         story = Story(documents, self.receipts, self.started)
         for entry in self.entries:
-            self.record = f"entry {entry.chain_seq} ({entry.type})"
+            self.sealed.record = f"entry {entry.chain_seq} ({entry.type})"
             story.take(entry)
         self.result.remarks += story.remarks
         self.result.facts["approvals"] = {
@@ -3898,12 +4265,6 @@ class _Check:
             f"{counted.get('effect.intended', 0)} effects permitted"
         )
 
-    def _lines(self, name: str) -> list[bytes]:
-        parts = self.file(name).split(b"\n")
-        if parts.pop():
-            _wrong("lines", "the last line does not end")
-        return parts
-
 
 def _read_proof(line: bytes) -> tuple[int, tuple[bytes, ...]]:
     try:
@@ -3912,11 +4273,11 @@ def _read_proof(line: bytes) -> tuple[int, tuple[bytes, ...]]:
         raise BrokenLedger(error.reason, code="proof-parse") from None
     shaped = type(value) is dict and set(value) == {"index", "hashes"} and type(value["index"]) is int
     if not shaped or type(value["hashes"]) is not list:
-        _wrong("proof-parse", "a proof is an index and hashes")
+        wrong("proof-parse", "a proof is an index and hashes")
     hashes = []
     for item in value["hashes"]:
         if type(item) is not str or len(item) != 64 or item.strip("0123456789abcdef"):
-            _wrong("proof-parse", "a proof's hashes are 64 hexadecimal digits")
+            wrong("proof-parse", "a proof's hashes are 64 hexadecimal digits")
         hashes.append(bytes.fromhex(item))
     return value["index"], tuple(hashes)
 
@@ -3929,12 +4290,8 @@ def _event_type(event: dict[str, Any]) -> str:
 def _started_place(event: dict[str, Any]) -> tuple[str, int]:
     promise, attempt = event.get("promise_id"), event.get("attempt")
     if type(promise) is not list or type(attempt) is not int:
-        _wrong("journal-parse", "an InvokeStarted names its promise and its attempt")
+        wrong("journal-parse", "an InvokeStarted names its promise and its attempt")
     return ".".join(str(part) for part in promise[1:]), attempt
-
-
-def _wrong(code: str, reason: str) -> NoReturn:
-    raise BrokenLedger(reason, code=code)
 
 
 # ================== engine.ledger.command =============================================================================
@@ -3942,7 +4299,7 @@ def _wrong(code: str, reason: str) -> NoReturn:
 """The verifier's command line: arguments in, a report and an exit code out; files are read by the caller's hand."""
 
 
-_about = "Verify the evidence bundle of one Twokeys run, offline. Exit: 0 valid, 1 invalid, 2 incomplete, 3 malformed."
+_about = "Verify the evidence bundle of a Twokeys run or period, offline. Exit: 0 valid, 1 invalid, 2 incomplete, 3 malformed."
 _no_pin = "Get the trust policy from somebody other than whoever gave you the bundle, and give it with --trust."
 
 
@@ -3999,7 +4356,7 @@ def text_report(result: Verified, path: str, trust: Trust | None) -> str:
     signatures = "cryptography" if has_cryptography else "built-in Ed25519"
     lines = [f"bundle  {path}", f"sha256  {facts.get('sha256', '')}", f"checks  {signatures}", ""]
     found = {finding.step: finding for finding in result.findings}
-    for number, title in enumerate(STEPS):
+    for number, title in enumerate(result.titles):
         if number < len(result.steps):
             word = "MISSING" if number in found else "ok"
             lines.append(f"({number}) {title}\n      {word}: {_printable(result.steps[number])}")
@@ -4030,6 +4387,11 @@ def _last_line(result: Verified) -> str:
         return f"RESULT: {OUTCOMES[result.outcome]}"
     witnesses = facts.get("witnesses")
     by = f"witnessed by {', '.join(witnesses)}" if witnesses else "unwitnessed"
+    if "from_size" in facts:
+        return (
+            f"RESULT: valid ({by}): log of tenant {facts['tenant']} from {facts['from_size']} to {facts['tree_size']}, "
+            f"{facts['entries']} entries, {facts['from']} to {facts['to']}"
+        )
     return (
         f"RESULT: valid ({by}): run {facts['run']} of tenant {facts['tenant']}, {facts['status']}, "
         f"{facts['entries']} entries, {facts['from']} to {facts['to']}"

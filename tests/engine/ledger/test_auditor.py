@@ -9,7 +9,8 @@ from pathlib import Path
 
 from engine.ledger.container import read_container
 from engine.ledger.onefile import one_file
-from engine.ledger.verify import OUTCOMES, STEPS
+from engine.ledger.sealed import OUTCOMES
+from engine.ledger.verify import STEPS
 from tests.engine.ledger.factory import trust_text, two_person_run
 
 TEXT = (Path(__file__).parents[3] / "docs" / "auditor.md").read_text(encoding="utf-8")
