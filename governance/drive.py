@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from engine.errors import Conflict, OperatorError
 from engine.gate.action import Action
+from engine.gate.own import mends
 from engine.gate.permit import Permit
 from engine.gate.receipt import Outcome
 from engine.kernel import settle_cancel
@@ -291,7 +292,11 @@ class Drive:
         if isinstance(ruling, Go):
             persons = ruling.release.persons if ruling.release else ()
             case.intent_seen = Seen(
-                self.around.revision, self.around.tenant.freeze, persons, self.around.writes_of_others
+                self.around.revision,
+                self.around.tenant.freeze,
+                persons,
+                self.around.writes_of_others,
+                own=mends(ruling.action.connector, ruling.action.operation),
             )
             return self._tools.hands.execute.intend(
                 case, ruling.action, ruling.judgement, ruling.release, turn=ruling.turn

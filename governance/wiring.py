@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.canonical import sha256
-from engine.catalog.draft import Draft
 from engine.errors import CallerError, OperatorError
 from engine.gate.action import Action
-from engine.ledger.bundle import PolicySource
 from engine.ledger.notes import write_vkey
 from engine.ledger.onefile import one_file
 from governance import clock, metrics
@@ -22,8 +20,10 @@ from governance.commands.amend import Amend
 from governance.commands.answer import Answers
 from governance.commands.cancel import Cancel
 from governance.commands.caps import SetCaps
+from governance.commands.change import Changes
 from governance.commands.decide import Decide
 from governance.commands.edit import Edit
+from governance.commands.freeze import Freezes
 from governance.commands.migrate import Migrate
 from governance.commands.propose import Propose
 from governance.commands.publish import Publish
@@ -31,6 +31,7 @@ from governance.commands.resolve import Resolve
 from governance.commands.retry import Retry
 from governance.commands.signal import Signal
 from governance.commands.start import Start
+from governance.connectors.own import Own
 from governance.connectors.reach import Reach
 from governance.connectors.registry import Registry
 from governance.connectors.shipped import shipped as shipped_connectors
@@ -46,12 +47,12 @@ from governance.evidence.witnesses import Address, Witnesses, addresses
 from governance.keys import TokenSigner, derive, hashed, mac, token_signer_of
 from governance.policy.bundle import Bundle, shipped
 from governance.policy.engine import Engine
-from governance.policy.files import shipped_tests, starting_draft
 from governance.policy.pool import Pool, embedded, managed
+from governance.policy.publishing import Publishing
 from governance.policy.server import server_at
 from governance.policy.shadow import Shadow
 from governance.policy.shelf import Shelf, server_config
-from governance.policy.stored import opened
+from governance.policy.stored import Kept
 from governance.settings import Settings
 from governance.slack.cards import body_bytes
 from governance.slack.clicks import Clicks
@@ -70,7 +71,7 @@ from governance.stages.judge import Judge
 from governance.stages.seal import Seal
 from governance.stages.tick import Tick
 from governance.stages.turn import Turns
-from governance.store import around, cases, drafts, edits, outbox, templates
+from governance.store import around, cases, edits, outbox, templates
 from governance.store.case import Case
 from governance.store.dispatch import Dispatch
 from governance.store.secrets import Secrets
@@ -139,7 +140,7 @@ class Parts:
 
     @cached_property
     def registry(self) -> Registry:
-        return shipped_connectors(self.reach.connection, self._post)
+        return shipped_connectors(self.reach.connection, self._post, Own(self.database))
 
     @cached_property
     def vault(self) -> Vault:
@@ -193,23 +194,19 @@ class Parts:
             public_pem=self.policy_signer(tenant).pem, poll_seconds=poll_seconds,
         )  # fmt: skip
 
-    def bundle_of(self, tenant: str, revision: str) -> Bundle:
+    @cached_property
+    def kept_policies(self) -> Kept:
+        return Kept(self.database)
+
+    @property
+    def bundle_of(self) -> Callable[[str, str], Bundle]:
         """A revision as it was activated."""
-        with self.database.unit(tenant, write=False) as unit:
-            return opened(templates.policy(unit, revision).bundle, revision)
+        return self.kept_policies.bundle_of
 
-    def tests_of_policy(self, tenant: str, revision: str) -> Mapping[str, str]:
-        """The tests that a revision was published with; the product's own for one that came with the product."""
-        with self.database.unit(tenant, write=False) as unit:
-            found = drafts.published_as(unit, revision)
-        return shipped_tests() if found is None else found.draft.tests
-
-    def _starting_draft(self, tenant: str, revision: str) -> Draft:
-        return starting_draft(self.bundle_of(tenant, revision), tenant, self.tests_of_policy(tenant, revision))
-
-    def _policy_files(self, tenant: str, revision: str) -> tuple[PolicySource, ...]:
-        bundle = self.bundle_of(tenant, revision)
-        return tuple(PolicySource(revision, path, digest, text) for path, digest, text in bundle.files())
+    @cached_property
+    def publishing(self) -> Publishing:
+        """What a draft comes to before people are asked."""
+        return Publishing(self.database, self.kept_policies)
 
     # --- cards --------------------------------------------------------------------------------------------------------
 
@@ -287,7 +284,21 @@ class Parts:
 
     @cached_property
     def amend(self) -> Amend:
-        return Amend(self.database, self._starting_draft)
+        return Amend(self.database, self.kept_policies.starting)
+
+    @cached_property
+    def changes(self) -> Changes:
+        return Changes(
+            self.database, self.publishing.prepare, self.kept_policies.starting, lambda: self.registry.own_catalog, self.start,
+            self.hash_key, clock.random_hex,
+        )  # fmt: skip
+
+    @cached_property
+    def freezes(self) -> Freezes:
+        def connectors() -> set[str]:
+            return {connector for connector, _ in self.registry.catalog}
+
+        return Freezes(self.database, connectors, self.hash_key, clock.random_hex)
 
     @cached_property
     def admit(self) -> Admit:
@@ -343,7 +354,7 @@ class Parts:
         return Seal(
             self.database, self.vault, signer=lambda tenant: self.secrets.signer(tenant, "bundle"),
             trust=self.trust, verifier=one_file().encode(), witnesses=tuple(one.key.name for one in self.witnesses_named),
-            policy_files=self._policy_files, retain_days=self.settings.retain_days,
+            policy_files=self.kept_policies.files, retain_days=self.settings.retain_days,
         )  # fmt: skip
 
     @cached_property

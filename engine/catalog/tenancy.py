@@ -16,6 +16,7 @@ _LEAST = {
     "signal": 4,  # say to a run what it waits for
     "retry": 4,  # go on with what was parked; nothing that may have happened is done again
     "decide": 4,  # approvals; that the approver is not in the lineage is judged elsewhere
+    "freeze": 4,  # stop things, and ask for going on
     "resolve": 4,  # say what happened to an unknown effect
     "publish": 5,
     "migrate": 5,  # let a run go on under other code

@@ -77,6 +77,9 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "run.continued": _words("promise run workflow version definition_sha256"),
     "run.migrated": _words("person from_sha256 definition_sha256 version journal_version"),
     "run.retried": _words("person count"),
+    "change.proposed": _words(
+        "operation target draft n base_revision revision bundle_sha256 people authors reason_sha256"
+    ),
     "run.closed": _words("status entries journal_version journal_head"),
     "evidence.sealed": _words("sha256 size key version_id"),
     "evidence.downloaded": _words("sha256 person"),
@@ -93,9 +96,12 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "workspace.added": _words("workspace"),
     "caps.changed": _words("scope name max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight"),
     "policy.activated": _words("revision bundle_sha256"),
+    "policy.published": _words("revision bundle_sha256 base_revision draft n how run until"),
     "policy.drafted": _words("draft n base_revision draft_sha256"),
     "policy.withdrawn": _words("draft"),
     "policy.shadowed": _words("draft change"),
+    "freeze.begun": _words("freeze scope name person reason_sha256"),
+    "freeze.ended": _words("freeze scope name run"),
     "key.created": _words("purpose key_id"),
 }
 
@@ -114,11 +120,11 @@ _optional_keys = {kind: frozenset(OPTIONAL.get(kind, ())) for kind in CATALOGUE}
 _numbers = frozenset(
     _words(
         "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery depth "
-        "max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight"
+        "max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight people"
     )
 )
 _flags = frozenset(_words("retryable reversible"))
-_text_lists = frozenset(_words("groups reasons persons signers"))
+_text_lists = frozenset(_words("groups reasons persons signers authors"))
 
 _entry_keys = frozenset(_words("v tenant chain chain_seq prev at type actor body commit"))
 _actor_keys = frozenset(("type", "id"))

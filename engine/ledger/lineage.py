@@ -10,6 +10,8 @@ from engine.errors import BrokenLedger
 from engine.ledger.entries import Entry
 from engine.ledger.layout import CODE_DIRECTORY, COMPONENT_TAG, code_name
 
+OWN_CONNECTOR = "twokeys"
+
 
 def check_parent(start: Mapping[str, Any], entries: Sequence[Entry]) -> None:
     """The first event of the journal names the operation that started the run, and so do its entries."""
@@ -47,19 +49,33 @@ class Family:
         self._open: dict[str, dict[str, Any]] = {}  # children by promise, those whose end has not come
         self._born: set[str] = set()
         self._editors: set[str] = set()
+        self._people = 0  # that a change of the product's own rules takes
         self.trigger = ""
         self.rules: dict[str, Callable[[Entry], None]] = {
             "parent.named": self._named,
             "run.migrated": self._moved,
+            "change.proposed": self._changes,
             "child.started": self._begun,
             "child.ended": self._ended,
             "run.continued": self._continued,
         }
 
-    def check_asked(self, lineage: set[str]) -> None:
-        """Who moved the run has edited what is asked from then on, and can hold no key for it."""
+    def check_asked(self, lineage: set[str], keys: int) -> None:
+        """Who moved the run, or wrote what it would bring into force, can hold no key for it; and keys are as many as were said."""
         if self._editors - lineage:
-            _astray("approval-lineage", f"{min(self._editors - lineage)} moved the run and is missing from the lineage")
+            _astray(
+                "approval-lineage",
+                f"{min(self._editors - lineage)} edited what is asked and is missing from the lineage",
+            )
+        if keys < self._people:
+            _astray(
+                "change-keys", f"a change that takes {self._people} people besides its authors asks for {keys} keys"
+            )
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the run changes the product's own rules, which is never done without keys."""
+        return bool(self._people)
 
     def close(self) -> None:
         """At the end of the run."""
@@ -78,6 +94,17 @@ class Family:
         if entry.actor != {"type": "person", "id": person}:
             _astray("move-person", f"the run was moved to other code by {person[:40]} and by {entry.actor['id']}")
         self._editors.add(person)
+
+    def _changes(self, entry: Entry) -> None:
+        if self._people or entry.chain_seq != 1 or not 1 <= entry.body["people"] <= 2:
+            _astray("change-proposed", "what a run changes of the product's own rules is said once, right at its start")
+        self._people = entry.body["people"]
+        self._editors |= set(entry.body["authors"])
+
+    def check_proposed(self, connector: str) -> None:
+        """Only a run that was begun for it changes the product's own rules."""
+        if connector == OWN_CONNECTOR and not self._people:
+            _astray("change-proposed", "a change of the product's own rules that nobody proposed as one")
 
     def _begun(self, entry: Entry) -> None:
         promise = entry.body["promise"]

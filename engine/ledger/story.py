@@ -127,6 +127,7 @@ class Story:
         before = self._proposals.get(body["promise"])
         if before and body["rev"] <= before["rev"]:
             _broken("proposal-order", f"revision {body['rev']} of promise {body['promise']} follows {before['rev']}")
+        self._family.check_proposed(body["connector"])
         if not body["action_sha256"] or not body["key_sha256"]:
             _broken("proposal-empty", "a proposal names its action and its effect key by their digests")
         self._proposals[body["promise"]] = body
@@ -165,7 +166,7 @@ class Story:
         lineage = {ancestor["person"] for ancestor in body["lineage"]}
         if self._requester and self._requester not in lineage:
             _broken("approval-lineage", f"{self._requester} started the run and is missing from the lineage")
-        self._family.check_asked(lineage)
+        self._family.check_asked(lineage, keys_needed(body["keys"], dict(body["counts"])))
         self.approvals[body["approval"]] = Asked(body, lasts)
         self._owed.asked(body)
 
@@ -306,7 +307,7 @@ class Story:
         if denied or verdict["effect"] == "deny":
             _broken("executed-denied", f"policy denied the action of promise {body['promise']}")
         # Once policy wanted people to see this step, a later plain allow does not take that back.
-        held = any(one["effect"] == "needs_approval" for one in given)
+        held = self._family.is_change or any(one["effect"] == "needs_approval" for one in given)
         if not held and not body["approval"]:
             return
         asked = self.approvals.get(body["approval"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -204,6 +202,7 @@ def diff(directory: Path, tenant: str, token: str, form: str) -> int:
     from engine.gate.tightening import people_needed
     from governance.policy import proving
     from governance.policy.bundle import BundleInvalid
+    from governance.policy.publishing import text_diff
     from governance.policy.reader import Reader
 
     seat = frame.seat(tenant, token, person=False)
@@ -229,7 +228,7 @@ def diff(directory: Path, tenant: str, token: str, form: str) -> int:
     if form != "table":
         frame.show(form, rows)
         return frame.OK
-    for line in _text_diff(seat.tenant, base, made):
+    for line in text_diff(seat.tenant, base, made):
         click.echo(frame.printable(line))
     for change in comparison.changes:
         click.echo(frame.printable(f"{'tightens ' if change.tightens else 'MAY LOOSEN'} {change.place}: {change.what}"))
@@ -246,27 +245,7 @@ def _said(unchanged: bool, people: int) -> str:
 
 
 def _in_force(seat: frame.Seat) -> Bundle:
-    from engine.errors import OperatorError
-    from governance.store import templates
-
-    with seat.parts.database.unit(seat.tenant, write=False) as unit:
-        revision = templates.active_revision(unit)
-    if not revision:
-        raise OperatorError("no policy is in force for this tenant", code="no_policy")
-    return seat.parts.bundle_of(seat.tenant, revision)
-
-
-def _text_diff(tenant: str, base: Bundle, made: Bundle) -> Iterator[str]:
-    import json
-
-    def files(one: Bundle) -> dict[str, str]:
-        data = json.dumps(one.data["tenants"].get(tenant, {}), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
-        return {**dict(one.modules), "tenant.json": data}
-
-    old, new_ = files(base), files(made)
-    for path in sorted({*old, *new_}):
-        one, other = old.get(path, "").splitlines(), new_.get(path, "").splitlines()
-        yield from difflib.unified_diff(one, other, f"in force/{path}", f"draft/{path}", lineterm="")
+    return seat.parts.publishing.in_force(seat.tenant)
 
 
 # --- replay -----------------------------------------------------------------------------------------------------------
@@ -320,15 +299,15 @@ def replay(directory: Path, days: int | None, again: bool, tenant: str, token: s
 
 def _show_tally(tally: Tally, cost: Burden) -> None:
     from engine.gate.replay import EFFECTS, LOOSER, TIGHTER
+    from governance.policy.publishing import flip_line, said_before
 
     click.echo(f"{'in force > draft':<18}" + "".join(f"{effect:>16}" for effect in EFFECTS))
     for old in EFFECTS:
         counts = (tally.matrix.get(f"{old} > {effect}", 0) for effect in EFFECTS)
         click.echo(f"{old:<18}" + "".join(f"{count:>16}" for count in counts))
     click.echo(f"looser {tally.weighed[LOOSER]}, tighter {tally.weighed[TIGHTER]}, the same {tally.weighed['same']}")
-    for what, count in sorted(tally.decided.items()):
-        effect, decided = what.split(", ")
-        click.echo(f"would {_verbs[effect]} {count} that {_were.get(decided, decided)}")
+    for line in said_before(tally):
+        click.echo(line)
     pace = (
         f"{cost.minutes:+.0f} approver-minutes"
         if cost.minutes is not None
@@ -340,24 +319,7 @@ def _show_tally(tally: Tally, cost: Burden) -> None:
     if tally.differs:
         click.echo(f"WARNING: {tally.differs} decisions would not come out again as they were recorded")
     for flip in tally.first_flips()[:20]:
-        old, new_ = ", ".join(flip["old_codes"]), ", ".join(flip["new_codes"])
-        click.echo(
-            frame.printable(
-                f"  {flip['how']}: run {flip['run']} step {flip['promise']}: {flip['old']} ({old}) > {flip['new']} ({new_}); "
-                f"{_were.get(flip['decided'], flip['decided'])}"
-            )
-        )
-
-
-_verbs = {"allow": "allow", "needs_approval": "only ask about", "deny": "deny"}
-_were = {
-    "approved": "were approved",
-    "rejected": "were rejected",
-    "expired": "nobody answered in time",
-    "canceled": "were withdrawn",
-    "requested": "still wait for an answer",
-    "nobody asked": "nobody was asked about",
-}
+        click.echo(frame.printable(f"  {flip_line(flip)}"))
 
 
 @group.command("shadow")

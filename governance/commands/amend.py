@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from engine.catalog.draft import Draft
 from engine.errors import CallerError
+from engine.kernel import CancelAsked
 from engine.ledger.entries import Fact
 from governance.commands.authority import Actor, allowed
-from governance.store import drafts, entries, templates
-from governance.store.unit import Database
+from governance.store import cases, changes, drafts, entries, templates, withdrawing
+from governance.store.unit import Database, Unit
 
 _name = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
@@ -55,6 +56,8 @@ class Amend:
             before = drafts.load(unit, name)
             n = drafts.edit(unit, name, person.person, content)
             if n != before.n:
+                # What people were asked about is not what there is any more.
+                _void(unit, name, person.person)
                 body = {
                     "draft": name, "n": n, "base_revision": before.base_revision, "draft_sha256": content.digest.hex(),
                 }  # fmt: skip
@@ -66,6 +69,7 @@ class Amend:
         with self._database.unit(tenant) as unit:
             person = allowed(unit, actor, "policy")
             drafts.close(unit, name, "withdrawn")
+            _void(unit, name, person.person)
             entries.note(unit, f"policy/{name}", Fact("policy.withdrawn", _person(person.person), {"draft": name}))
 
     def shadow(self, tenant: str, actor: Actor, name: str, on: bool) -> None:
@@ -75,6 +79,15 @@ class Amend:
             drafts.set_shadow(unit, name, on)
             body = {"draft": name, "change": "on" if on else "off"}
             entries.note(unit, f"policy/{name}", Fact("policy.shadowed", _person(person.person), body))
+
+
+def _void(unit: Unit, name: str, person: str) -> None:
+    """Whatever asks for this draft is withdrawn, keys and all; what has its keys already finds the edit when it looks again."""
+    for run in changes.open_runs_of_draft(unit, name):
+        case = cases.load(unit, run, lock=True)
+        if not case.ended and not case.cancel_requested:
+            withdrawing.cancel(unit, case, CancelAsked(f"person:{person}"))
+            cases.commit(unit, case, ())
 
 
 def _person(person: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 from engine.errors import CallerError, Refused
 from engine.ids import check_name, execution_key, run_id
 from engine.kernel import input_payload
+from engine.ledger.entries import Fact
 from engine.program.inputs import check_input
 from engine.program.programs import Program
 from governance.commands.authority import Actor, allowed
@@ -78,9 +79,12 @@ class Start:
 
     def begin(
         self, unit: Unit, hash_key: bytes, definition: Program, workspace: str, kind: str, ref: str, value: dict[str, Any],
-        person: str, owner: str, *, on_behalf_of: str = "",
+        person: str, owner: str, *, on_behalf_of: str = "", facts: tuple[Fact, ...] = (), editors: tuple[str, ...] = (),
     ) -> Begun:  # fmt: skip
-        """The run of this trigger, begun now unless it was before; whoever calls has found that it may be."""
+        """The run of this trigger, begun now unless it was before; whoever calls has found that it may be.
+
+        `facts` are entries that follow its first, `editors` those who wrote what it is about, who then hold no key for it.
+        """
         known = cases.started_by(unit, definition.name, kind, ref)
         if known:
             return Begun(known, new=False)
@@ -107,7 +111,7 @@ class Start:
         queued = cases.queued(
             origin, "person" if kind in (MANUAL, ACTION) else "service", hashed(hash_key, "trigger", ref)
         )
-        if not cases.begin(unit, origin, kept, [queued]):
+        if not cases.begin(unit, origin, kept, [queued, *facts], editors):
             return Begun(cases.started_by(unit, definition.name, kind, ref), new=False)
         return Begun(run, new=True)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from engine.canonical import read_json
 from engine.errors import CallerError
 from engine.gate.action import Action
+from engine.gate.own import CONNECTOR as OWN
 from governance import clock
 from governance.connectors.registry import Connection
 from governance.store import paces, templates
@@ -39,6 +40,8 @@ class Reach:
 
     def instance(self, tenant: str, connector: str) -> str:
         """The name of the outside system that an action's target is in."""
+        if connector == OWN:
+            return OWN
         if connector != "slack":
             return self.connection(tenant, connector).instance
         with self._database.unit(tenant, write=False) as unit:
@@ -56,7 +59,7 @@ class Reach:
     def pace(self, declared: Callable[[str], int | None], action: Action) -> float:
         """Seconds until this action may call its target, by what its connector declares and the tenant's connection lowers."""
         most = declared(action.connector)
-        if action.connector != "slack":
+        if action.connector not in ("slack", OWN):
             own = self.connection(action.tenant, action.connector).calls_per_min
             most = own if most is None else min(most, own or most)
         if most is None:

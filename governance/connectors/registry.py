@@ -88,15 +88,21 @@ ConnectionOf = Callable[[str, str], Connection]
 class Registry:
     """The connectors of this installation by name."""
 
-    def __init__(self, connectors: Mapping[str, Connector]) -> None:
+    def __init__(self, connectors: Mapping[str, Connector], own: Connector | None = None) -> None:
+        """`own` is the product's: no author may use it and nobody may propose its operations but the orders that are about them."""
         self._connectors = dict(connectors)
+        # What authors and agents may use.
         self.catalog: dict[tuple[str, str], OperationSpec] = {
             (spec.connector, spec.operation): spec for one in connectors.values() for spec in one.specs
         }
+        specs = own.specs if own is not None else ()
+        self.own_catalog = {(spec.connector, spec.operation): spec for spec in specs}
+        if own is not None:
+            self._connectors |= {spec.connector: own for spec in specs}
 
     def spec(self, connector: str, operation: str) -> OperationSpec:
         """What was declared; an unknown operation is refused by name."""
-        found = self.catalog.get((connector, operation))
+        found = self.catalog.get((connector, operation)) or self.own_catalog.get((connector, operation))
         if found is None:
             known = ", ".join(sorted(f"{c}.{o}" for c, o in self.catalog))
             raise CallerError(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import NoReturn
 
 from engine.errors import OperatorError
-from governance.connectors.registry import ConnectionOf, Registry
+from governance.connectors.registry import ConnectionOf, Connector, Registry
 from governance.connectors.servicenow import ServiceNow
 from governance.connectors.slack import Post, SlackMessages
 
 
-def shipped(connection_of: ConnectionOf, post: Post) -> Registry:
+def shipped(connection_of: ConnectionOf, post: Post, own: Connector | None = None) -> Registry:
     """The registry of an installation."""
-    return Registry({"servicenow": ServiceNow(connection_of), "slack": SlackMessages(post)})
+    return Registry({"servicenow": ServiceNow(connection_of), "slack": SlackMessages(post)}, own)
 
 
 def declared() -> Registry:

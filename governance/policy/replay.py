@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from engine.gate import reducer
 from engine.gate.question import read_input
 from engine.gate.replay import Past, Tally
 from engine.gate.verdict import Answer, PolicyFault, read_findings
+from governance import clock
 from governance.policy.bundle import Bundle
 from governance.policy.embedded import Embedded, batch_max
 from governance.store import drafts
@@ -48,18 +50,25 @@ def _since(job: Job, now: datetime.datetime) -> datetime.datetime | None:
 
 
 def run(
-    database: Database, job: Job, *, told: Callable[[int], None] = lambda steps: None, again: bool = False
+    database: Database,
+    job: Job,
+    *,
+    told: Callable[[int], None] = lambda steps: None,
+    again: bool = False,
+    seconds: float | None = None,
 ) -> Position:
     """Replay until everything that was recorded before now is counted; an interrupted replay goes on where it was.
 
-    `told` hears after every page how many it had. The position is stored with the tally in the same commit.
+    With `seconds` it may come back before it is done. `told` hears after every page how many it had. The position is
+    stored with the tally in the same commit.
     """
     at = _position(database, job, again)
     told(at.seen)
     if at.done:
         return at
     with engines(job.base, job.candidate) as (base, candidate):
-        while not at.done:
+        late = clock.monotonic() + seconds if seconds is not None else math.inf
+        while not at.done and clock.monotonic() < late:
             with database.unit(job.tenant, write=False, statement_seconds=30) as unit:
                 after = (at.run, at.promise, at.verdict_n)
                 found = drafts.decisions(unit, at.since, at.until, after, page)

@@ -5,10 +5,43 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+from collections.abc import Mapping
 
 from engine.canonical import read_json
+from engine.catalog.draft import Draft
 from engine.errors import BrokenLedger
+from engine.ledger.bundle import PolicySource
 from governance.policy.bundle import CANARY_TENANT, Bundle, build, source_bytes_max
+from governance.policy.files import shipped_tests, starting_draft
+from governance.store import drafts, templates
+from governance.store.unit import Database
+
+
+class Kept:
+    """The revisions of every tenant as they were activated, with what they were published with."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def bundle_of(self, tenant: str, revision: str) -> Bundle:
+        """A revision as it was activated."""
+        with self._database.unit(tenant, write=False) as unit:
+            return opened(templates.policy(unit, revision).bundle, revision)
+
+    def tests_of(self, tenant: str, revision: str) -> Mapping[str, str]:
+        """The tests that a revision was published with; the product's own for one that came with the product."""
+        with self._database.unit(tenant, write=False) as unit:
+            found = drafts.published_as(unit, revision)
+        return shipped_tests() if found is None else found.draft.tests
+
+    def starting(self, tenant: str, revision: str) -> Draft:
+        """A draft that says what this revision says."""
+        return starting_draft(self.bundle_of(tenant, revision), tenant, self.tests_of(tenant, revision))
+
+    def files(self, tenant: str, revision: str) -> tuple[PolicySource, ...]:
+        """Its files as evidence names them."""
+        bundle = self.bundle_of(tenant, revision)
+        return tuple(PolicySource(revision, path, digest, text) for path, digest, text in bundle.files())
 
 
 def opened(archive: bytes, revision: str) -> Bundle:

@@ -43,6 +43,7 @@ _always = {
 }
 # What came after the first release: a stored bundle without them stays what it is, to the byte.
 _later = {
+    "policy_owners": _groups,
     "payment_holds": _object(one_key_above_minor=_number, two_keys_above_minor=_number),
     "quorums": {
         "type": "array",

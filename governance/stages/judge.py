@@ -149,7 +149,7 @@ class Judge:
             action, request=request_id(self._random_bytes(16)), purpose="recheck" if again else "enforce",
             facts=around.facts(case, row), usage=replace(around.usage, writes_this_run=case.writes + around.writes_of_others),
             at=moment(around.now.astimezone(datetime.UTC), "UTC"), people=People(around.groups, frozenset(lineage)),
-            tenant_key=self._hash_key(action.tenant), grant=_grant(found, action), freeze=around.freeze,
+            tenant_key=self._hash_key(action.tenant), grant=_grant(found, action), freeze=around.freeze(action),
         )  # fmt: skip
         judged = judge(
             question,

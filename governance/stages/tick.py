@@ -9,7 +9,7 @@ from engine.journal.promises import Timer
 from engine.kernel import Fired, Signalled
 from engine.ledger.entries import Fact
 from governance import log, metrics
-from governance.store import approvals, cards, cases, doubts, entries, mending, refusals, tasks
+from governance.store import approvals, cards, cases, changes, doubts, entries, mending, refusals, tasks
 from governance.store.dispatch import Dispatch
 from governance.store.unit import Database, Unit
 
@@ -54,6 +54,8 @@ class Tick:
                 cards.heal(unit)
             elif kind == "signal":
                 self._lapse(unit, ref)
+            elif kind == "policy":
+                changes.revert(unit, int(ref))
             elif kind == "refusals":
                 self._tell_refusals(unit, ref)
             unit.run(

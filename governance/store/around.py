@@ -12,9 +12,10 @@ from engine.gate.action import Action, action_from
 from engine.gate.question import Facts, Freeze, Usage
 from engine.program.programs import Program
 from governance import clock
-from governance.store import caps, cases, people, templates
+from governance.store import caps, cases, people, standstills, templates
 from governance.store.case import Case, Promise
 from governance.store.people import Profile, Tenant
+from governance.store.standstills import Standstill
 from governance.store.unit import Database, Unit
 
 around_seconds_max = 1.0  # switches, people and policy older than this are read again before a verdict
@@ -37,6 +38,7 @@ class Surroundings:
     now: datetime.datetime
     read_at: float  # on our own monotonic clock
     caps: tuple[caps.Set, ...]
+    standstills: tuple[Standstill, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Around:
     read_at: float
     writes_of_others: int = 0  # of its family
     writes_cap: Cap | None = None
+    standstills: tuple[Standstill, ...] = ()
 
     def facts(self, case: Case, promise: Promise) -> Facts:
         """Where an action of this run comes from, as policy sees it."""
@@ -65,10 +68,10 @@ class Around:
             actor_groups=groups, on_behalf_of=case.origin.on_behalf_of,
         )  # fmt: skip
 
-    @property
-    def freeze(self) -> Freeze:
-        """The freeze in force."""
-        return Freeze(bool(self.tenant.freeze), self.tenant.freeze)
+    def freeze(self, action: Action) -> Freeze:
+        """The freeze that this action meets."""
+        found = standstills.freeze_of(self.tenant.freeze, self.standstills, action.workspace, action.connector)
+        return Freeze(bool(found), found)
 
 
 class Remembered:
@@ -105,7 +108,7 @@ class Remembered:
         return Around(
             s.tenant, s.groups, s.profiles, program, s.revision,
             Usage(case.writes + others, s.writes_last_hour, s.runs_last_minute, s.open_runs, 0), s.now, s.read_at, others,
-            writes_cap,
+            writes_cap, s.standstills,
         )  # fmt: skip
 
 
@@ -134,6 +137,7 @@ def _read(unit: Unit, writes: dict[int, int]) -> Surroundings:
         tenant=people.tenant(unit), groups=people.group_members(unit), profiles=people.profiles(unit),
         revision=templates.active_revision(unit), writes_last_hour=_writes(unit, writes, row[2]), runs_last_minute=int(row[0]),
         open_runs=int(row[1]), now=row[2], read_at=read_at, caps=tuple(caps.listed(unit)),
+        standstills=standstills.open_ones(unit),
     )  # fmt: skip
 
 

@@ -108,6 +108,7 @@ class Seen:
     freeze: str
     persons: tuple[str, ...]
     writes_of_others: int = 0
+    own: bool = False  # what mends a standstill, which the kill switch lets pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engine.canonical import decode, encode
 from engine.catalog.draft import Draft, draft_from
-from engine.errors import CallerError, Conflict
+from engine.errors import CallerError
 from engine.gate.replay import Tally, tally_from
 from governance.store.unit import Row, Unit
 
@@ -65,18 +65,16 @@ class Position:
 
 
 def create(unit: Unit, name: str, base_revision: str, author: str, draft: Draft) -> None:
-    """A new draft with its first edit; Conflict when the name is taken."""
-    try:
-        unit.run(
-            "insert into policy_draft (tenant, draft, base_revision, created_by) values (:tenant, :draft, :base, :author)",
-            draft=name, base=base_revision, author=author,
-        )  # fmt: skip
-    except Conflict as error:
-        if error.code == "policy_draft_pkey":
-            raise CallerError(
-                f"there is a draft {name!r} already", code="taken", field="draft", next_step="choose another name"
-            ) from None
-        raise
+    """A new draft with its first edit; refused when the name is taken."""
+    made = unit.run(
+        "insert into policy_draft (tenant, draft, base_revision, created_by) values (:tenant, :draft, :base, :author) "
+        "on conflict do nothing",
+        draft=name, base=base_revision, author=author,
+    )  # fmt: skip
+    if not made.rowcount:
+        raise CallerError(
+            f"there is a draft {name!r} already", code="taken", field="draft", next_step="choose another name"
+        )
     _put(unit, name, 1, author, draft)
 
 
@@ -104,6 +102,20 @@ def _put(unit: Unit, name: str, n: int, author: str, draft: Draft) -> None:
     unit.run(
         "insert into policy_edit (tenant, draft, n, author, digest, body) values (:tenant, :draft, :n, :author, :digest, :body)",
         draft=name, n=n, author=author, digest=draft.digest, body=draft.body,
+    )  # fmt: skip
+
+
+def free_name(unit: Unit, name: str) -> str:
+    """This name, or the first with a number that no draft has."""
+    taken = {row[0] for row in unit.all("select draft from policy_draft where tenant = :tenant")}
+    return next(one for one in (name, *(f"{name}-{n}" for n in range(2, len(taken) + 3))) if one not in taken)
+
+
+def rebase(unit: Unit, name: str, base_revision: str) -> None:
+    """From now on the draft is one of this revision."""
+    unit.run(
+        "update policy_draft set base_revision = :base where tenant = :tenant and draft = :draft and state = 'open'",
+        draft=name, base=base_revision,
     )  # fmt: skip
 
 

@@ -91,7 +91,9 @@ def _rows(order: Order) -> dict[str, list[dict[str, Any]]]:
         ]
     if case.intent_seen is not None:
         seen = case.intent_seen
-        facts["seen"] = [{"run": run, "revision": seen.revision, "freeze": seen.freeze, "persons": seen.persons}]
+        facts["seen"] = [
+            {"run": run, "revision": seen.revision, "freeze": seen.freeze, "persons": seen.persons, "own": seen.own}
+        ]
     if case.work_done:
         facts["work_done"] = [{"run": run, "item": item, "stage": stage} for item, stage in sorted(set(case.work_done))]
     if case.built:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -147,6 +149,31 @@ def active_revision(unit: Unit) -> str:
     """The policy revision in force; empty when there is none, which no verdict can match."""
     row = unit.one("select revision from policy where tenant = :tenant and state = 'active'")
     return "" if row is None else str(row[0])
+
+
+def revision_of(unit: Unit, start: str) -> str:
+    """The stored revision that begins so."""
+    fits = re.fullmatch(r"[0-9a-f]{8,64}", start)
+    rows = unit.all(
+        "select revision from policy where tenant = :tenant and starts_with(revision, :start) limit 2",
+        start=start if fits else "-",
+    )
+    if len(rows) != 1:
+        what = "begins more than one revision" if rows else "is no revision that was in force here"
+        raise CallerError(
+            f"{start[:64]!r} {what}", code="unknown_policy", field="revision",
+            next_step="`twokeys policy history` shows them; 8 digits or more",
+        )  # fmt: skip
+    return str(rows[0][0])
+
+
+def revisions(unit: Unit, limit: int) -> list[tuple[str, str, str, datetime.datetime]]:
+    """(revision, state, by whom, when it first came into force), the newest first."""
+    rows = unit.all(
+        "select revision, state, activated_by, activated_at from policy where tenant = :tenant order by activated_at desc limit :limit",
+        limit=limit,
+    )
+    return [(row[0], row[1], row[2], row[3]) for row in rows]
 
 
 def policy(unit: Unit, revision: str) -> PolicyBundle:

@@ -158,3 +158,80 @@ test_a_list_too_long_for_a_message_still_denies if {
 	found := guard.deny with input as world.question with data.tenants as tenants
 	found == {{"code": "connector_disabled", "message": "this connector is not on the tenant's list"}}
 }
+
+# --- what the product does to its own rules
+
+publish := {"action": {"connector": "twokeys", "operation": "policy_publish", "risk_tier": "high"}}
+
+tighten := {"action": {"connector": "twokeys", "operation": "policy_publish", "risk_tier": "med"}}
+
+thaw := {"action": {"connector": "twokeys", "operation": "thaw", "risk_tier": "high"}}
+
+loosen := {"action": {"connector": "twokeys", "operation": "policy_loosen", "risk_tier": "high"}}
+
+keys_of(patch) := found if {
+	found := {h.code: h.two_person | some h in held(patch)}
+}
+
+granted(patch) := codes if {
+	found := guard.grant with input as world.asked(patch) with data.tenants as world.tenants
+	codes := world.codes(found)
+}
+
+test_a_change_that_may_loosen_takes_two_people if {
+	keys_of(publish) == {"policy_loosens": true}
+	keys_of(thaw) == {"policy_loosens": true}
+	keys_of(loosen) == {"policy_loosens": true}
+}
+
+test_a_change_that_only_tightens_takes_one if keys_of(tighten) == {"policy_tightens": false}
+
+test_medium_risk_saves_no_key_but_in_publishing if {
+	keys_of({"action": {"connector": "twokeys", "operation": "thaw", "risk_tier": "med"}}) == {"policy_loosens": true}
+	keys_of({"action": {"connector": "twokeys", "operation": "policy_loosen", "risk_tier": "med"}}) == {"policy_loosens": true}
+	keys_of({"action": {"connector": "twokeys", "operation": "policy_publish", "risk_tier": "low"}}) == {"policy_loosens": true}
+}
+
+test_the_keys_are_the_policy_owners if {
+	groups := {g | some h in held(publish); some g in h.groups}
+	groups == {"incident-managers", "oncall"}
+	named := object.union(world.tenants, {"t": {"policy_owners": ["policy-owners"]}})
+	found := guard.hold with input as world.asked(publish) with data.tenants as named
+	{g | some h in found; some g in h.groups} == {"policy-owners"}
+}
+
+test_a_review_has_a_day_and_a_hurry_an_hour if {
+	{h.expires_in_s | some h in held(publish)} == {86400}
+	{h.expires_in_s | some h in held(loosen)} == {3600}
+	{h.expires_in_s | some h in held(thaw)} == {3600}
+}
+
+test_only_known_operations_of_our_own_are_granted if {
+	granted(publish) == {"own_operation"}
+	granted({"action": {"connector": "twokeys", "operation": "drop_all"}}) == set()
+	granted({}) == set()
+}
+
+test_a_standstill_can_be_ended_and_the_policy_mended if {
+	denied(object.union(thaw, {"kill_switch": true, "freeze": {"active": true}})) == set()
+	denied(object.union(publish, {"kill_switch": true, "freeze": {"active": true}})) == set()
+	denied(object.union(loosen, {"kill_switch": true})) == {"kill_switch"}
+	denied(object.union(loosen, {"freeze": {"active": true}})) == {"freeze"}
+	denied(object.union(thaw, {"kill_switch": "true"})) == {"kill_switch", "input_invalid"}
+}
+
+test_no_limit_of_a_tenant_locks_its_owners_out if {
+	tenants := object.union(world.tenants, {"t": {
+		"enabled": false,
+		"connectors": [],
+		"caps": {"max_writes_per_run": 0},
+	}})
+	found := guard.deny with input as world.asked(publish) with data.tenants as tenants
+	found == set()
+}
+
+test_a_tenant_without_approvers_cannot_change_its_rules if {
+	tenants := object.union(world.tenants, {"t": {"approver_groups": {"high": []}}})
+	found := guard.deny with input as world.asked(publish) with data.tenants as tenants
+	world.codes(found) == {"tenant_unknown"}
+}

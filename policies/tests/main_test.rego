@@ -43,6 +43,23 @@ test_obligations_are_those_of_the_base if {
 	found.obligations == {{"type": "receipt", "level": "full"}, {"type": "redact", "field": "card"}}
 }
 
+test_what_the_product_does_to_its_own_rules_is_the_guards_alone if {
+	found := answer({
+		"action": {
+			"connector": "twokeys",
+			"operation": "policy_publish",
+			"risk_tier": "high",
+			"target": {"id": "INC0000666"},
+			"fields": [{"name": "card", "op": "set", "classification": "sensitive", "value_sha256": ""}],
+		},
+		"time": {"bucket": "weekend"},
+	})
+	found.denials == set()
+	world.codes(found.holds) == {"policy_loosens"}
+	world.codes(found.grants) == {"own_operation"}
+	found.obligations == {{"type": "receipt", "level": "full"}}
+}
+
 test_an_empty_input_has_no_answer if {
 	no_answer with input as {} with data.tenants as world.tenants with data.twokeys.meta as {"revision": "r1"}
 }

@@ -5,6 +5,69 @@ package twokeys.guard
 
 tenant := data.tenants[input.tenant.id]
 
+# --- what the product does to its own rules
+
+# A policy is published, a freeze is lifted, by actions of the connector `twokeys`, which touches nothing outside. Their
+# rules stand in this file and nowhere else: main.rego asks base and overlay only about what goes outside. So whatever an
+# administrator writes, there is a way back, and it always takes the keys of others.
+own if input.action.connector == "twokeys"
+
+outside if input.action.connector != "twokeys"
+
+own_operations := {"policy_publish", "policy_rollback", "policy_loosen", "thaw"}
+
+# What ends a standstill or mends the policy behind it works during one. Loosening in a hurry does not.
+mends if {
+	own
+	input.action.operation in {"policy_publish", "policy_rollback", "thaw"}
+}
+
+grant contains {"code": "own_operation", "message": "a change of the rules, which others must agree to"} if {
+	own
+	input.action.operation in own_operations
+}
+
+# Of medium risk is a change of policy that provably only tightens, and nothing else; the product has proved it and
+# looks again before it is done.
+tightens if {
+	input.action.operation in {"policy_publish", "policy_rollback"}
+	input.action.risk_tier == "med"
+}
+
+hold contains {
+	"code": "policy_tightens",
+	"message": "a change that provably only tightens: one person besides its authors decides",
+	"tier": "med",
+	"two_person": false,
+	"groups": policy_owners,
+	"expires_in_s": 86400,
+} if {
+	own
+	tightens
+}
+
+hold contains {
+	"code": "policy_loosens",
+	"message": "a change that may loosen: two people besides its authors decide",
+	"tier": "high",
+	"two_person": true,
+	"groups": policy_owners,
+	"expires_in_s": own_seconds,
+} if {
+	own
+	not tightens
+}
+
+default own_seconds := 3600
+
+own_seconds := 86400 if input.action.operation in {"policy_publish", "policy_rollback"}
+
+policy_owners := object.get(tenant, "policy_owners", tenant.approver_groups.high)
+
+obligations contains {"type": "receipt", "level": "full"} if own
+
+# --- what nobody may do
+
 deny contains {"code": "input_invalid", "message": "the question is not a complete policy input"} if {
 	not valid_input
 }
@@ -37,6 +100,16 @@ deny contains {"code": "tenant_unknown", "message": "this tenant is unknown to p
 # A tenant without approvers at a tier would lose the hold at that tier, so it is not a known tenant.
 known_tenant if {
 	tenant.enabled == true
+	has_approvers
+}
+
+# A tenant that switched itself off can be switched on again.
+known_tenant if {
+	own
+	has_approvers
+}
+
+has_approvers if {
 	count(tenant.approver_groups.low) > 0
 	count(tenant.approver_groups.med) > 0
 	count(tenant.approver_groups.high) > 0
@@ -52,6 +125,8 @@ deny contains {"code": "connector_disabled", "message": connector_message} if {
 }
 
 connector_enabled if input.action.connector in tenant.connectors
+
+connector_enabled if own
 
 # A message names what would be allowed where it can. Each has a default, because a denial whose message has no value
 # would be no denial.
@@ -69,12 +144,22 @@ deny contains {"code": "kill_switch", "message": "the kill switch is on: nothing
 
 running if input.kill_switch == false
 
+running if {
+	is_boolean(input.kill_switch)
+	mends
+}
+
 deny contains {"code": "freeze", "message": "a freeze is active: nothing is changed"} if {
 	is_write
 	not thawed
 }
 
 thawed if input.freeze.active == false
+
+thawed if {
+	is_boolean(input.freeze.active)
+	mends
+}
 
 deny contains {"code": "cap_writes_per_run", "message": write_cap_message} if {
 	is_write
@@ -96,6 +181,8 @@ under_write_cap if {
 	is_number(tenant.caps.max_writes_per_run)
 	input.usage.writes_this_run < tenant.caps.max_writes_per_run
 }
+
+under_write_cap if own
 
 deny contains {"code": "cap_amount", "message": amount_cap_message} if {
 	input.action.kind == "payment"

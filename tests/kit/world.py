@@ -184,6 +184,11 @@ class World:
             )
         )
 
+    def waiting_no_more(self, run: str) -> bool:
+        """Whether nothing of this run waits for a key."""
+        with self.parts.database.unit(self.tenant, write=False) as unit:
+            return not approvals.open_of_run(unit, run)
+
     def approve(self, run: str, *names: str) -> Recorded:
         """These people give the keys of what waits."""
         found = self.waiting(run)

@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 8508ea3e6361c41891e8d086bdc79380202b85cd80494288b27198573217b42a
+Digest of the parts: b41a1b7767d02a180bc505855bc49f51771b5c0e3073ef98a2c74dabacf7fe1a
 """
 
 from __future__ import annotations
@@ -1414,6 +1414,9 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "run.continued": _words("promise run workflow version definition_sha256"),
     "run.migrated": _words("person from_sha256 definition_sha256 version journal_version"),
     "run.retried": _words("person count"),
+    "change.proposed": _words(
+        "operation target draft n base_revision revision bundle_sha256 people authors reason_sha256"
+    ),
     "run.closed": _words("status entries journal_version journal_head"),
     "evidence.sealed": _words("sha256 size key version_id"),
     "evidence.downloaded": _words("sha256 person"),
@@ -1430,9 +1433,12 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "workspace.added": _words("workspace"),
     "caps.changed": _words("scope name max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight"),
     "policy.activated": _words("revision bundle_sha256"),
+    "policy.published": _words("revision bundle_sha256 base_revision draft n how run until"),
     "policy.drafted": _words("draft n base_revision draft_sha256"),
     "policy.withdrawn": _words("draft"),
     "policy.shadowed": _words("draft change"),
+    "freeze.begun": _words("freeze scope name person reason_sha256"),
+    "freeze.ended": _words("freeze scope name run"),
     "key.created": _words("purpose key_id"),
 }
 
@@ -1451,11 +1457,11 @@ _optional_keys = {kind: frozenset(OPTIONAL.get(kind, ())) for kind in CATALOGUE}
 _numbers = frozenset(
     _words(
         "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery depth "
-        "max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight"
+        "max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight people"
     )
 )
 _flags = frozenset(_words("retryable reversible"))
-_text_lists = frozenset(_words("groups reasons persons signers"))
+_text_lists = frozenset(_words("groups reasons persons signers authors"))
 
 _entry_keys = frozenset(_words("v tenant chain chain_seq prev at type actor body commit"))
 _actor_keys = frozenset(("type", "id"))
@@ -2392,6 +2398,9 @@ def _bad_layout(code: str, reason: str) -> NoReturn:
 """What the entries of a run say of its parent, its children and the code it was moved to, held against its journal and its files."""
 
 
+OWN_CONNECTOR = "twokeys"
+
+
 def check_parent(start: Mapping[str, Any], entries: Sequence[Entry]) -> None:
     """The first event of the journal names the operation that started the run, and so do its entries."""
     named = [(body["run"], body["promise"]) for body in _bodies(entries, "parent.named")] or [(entries[0].chain, "")]
@@ -2428,19 +2437,33 @@ class Family:
         self._open: dict[str, dict[str, Any]] = {}  # children by promise, those whose end has not come
         self._born: set[str] = set()
         self._editors: set[str] = set()
+        self._people = 0  # that a change of the product's own rules takes
         self.trigger = ""
         self.rules: dict[str, Callable[[Entry], None]] = {
             "parent.named": self._named,
             "run.migrated": self._moved,
+            "change.proposed": self._changes,
             "child.started": self._begun,
             "child.ended": self._ended,
             "run.continued": self._continued,
         }
 
-    def check_asked(self, lineage: set[str]) -> None:
-        """Who moved the run has edited what is asked from then on, and can hold no key for it."""
+    def check_asked(self, lineage: set[str], keys: int) -> None:
+        """Who moved the run, or wrote what it would bring into force, can hold no key for it; and keys are as many as were said."""
         if self._editors - lineage:
-            _astray("approval-lineage", f"{min(self._editors - lineage)} moved the run and is missing from the lineage")
+            _astray(
+                "approval-lineage",
+                f"{min(self._editors - lineage)} edited what is asked and is missing from the lineage",
+            )
+        if keys < self._people:
+            _astray(
+                "change-keys", f"a change that takes {self._people} people besides its authors asks for {keys} keys"
+            )
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the run changes the product's own rules, which is never done without keys."""
+        return bool(self._people)
 
     def close(self) -> None:
         """At the end of the run."""
@@ -2459,6 +2482,17 @@ class Family:
         if entry.actor != {"type": "person", "id": person}:
             _astray("move-person", f"the run was moved to other code by {person[:40]} and by {entry.actor['id']}")
         self._editors.add(person)
+
+    def _changes(self, entry: Entry) -> None:
+        if self._people or entry.chain_seq != 1 or not 1 <= entry.body["people"] <= 2:
+            _astray("change-proposed", "what a run changes of the product's own rules is said once, right at its start")
+        self._people = entry.body["people"]
+        self._editors |= set(entry.body["authors"])
+
+    def check_proposed(self, connector: str) -> None:
+        """Only a run that was begun for it changes the product's own rules."""
+        if connector == OWN_CONNECTOR and not self._people:
+            _astray("change-proposed", "a change of the product's own rules that nobody proposed as one")
 
     def _begun(self, entry: Entry) -> None:
         promise = entry.body["promise"]
@@ -3659,6 +3693,7 @@ class Story:
         before = self._proposals.get(body["promise"])
         if before and body["rev"] <= before["rev"]:
             _broken("proposal-order", f"revision {body['rev']} of promise {body['promise']} follows {before['rev']}")
+        self._family.check_proposed(body["connector"])
         if not body["action_sha256"] or not body["key_sha256"]:
             _broken("proposal-empty", "a proposal names its action and its effect key by their digests")
         self._proposals[body["promise"]] = body
@@ -3697,7 +3732,7 @@ class Story:
         lineage = {ancestor["person"] for ancestor in body["lineage"]}
         if self._requester and self._requester not in lineage:
             _broken("approval-lineage", f"{self._requester} started the run and is missing from the lineage")
-        self._family.check_asked(lineage)
+        self._family.check_asked(lineage, keys_needed(body["keys"], dict(body["counts"])))
         self.approvals[body["approval"]] = Asked(body, lasts)
         self._owed.asked(body)
 
@@ -3838,7 +3873,7 @@ class Story:
         if denied or verdict["effect"] == "deny":
             _broken("executed-denied", f"policy denied the action of promise {body['promise']}")
         # Once policy wanted people to see this step, a later plain allow does not take that back.
-        held = any(one["effect"] == "needs_approval" for one in given)
+        held = self._family.is_change or any(one["effect"] == "needs_approval" for one in given)
         if not held and not body["approval"]:
             return
         asked = self.approvals.get(body["approval"])
