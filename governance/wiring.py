@@ -289,7 +289,8 @@ class Parts:
     @cached_property
     def changes(self) -> Changes:
         return Changes(
-            self.database, self.publishing.prepare, self.kept_policies.starting, lambda: self.registry.own_catalog, self.start,
+            self.database, self.publishing.prepare, self.kept_policies.starting, self.publishing.adopted,
+            lambda: self.registry.own_catalog, self.start,
             self.hash_key, clock.random_hex,
         )  # fmt: skip
 

@@ -91,3 +91,37 @@ def _named(value: Any, code: str) -> Iterator[dict[str, Any]]:
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _named(inner, code)
+
+
+def rebased(origin: Draft, live: Draft, mine: Draft) -> Draft:
+    """The draft with what changed in force since it was begun; CallerError names what both changed."""
+    clashes: list[str] = []
+
+    def merged(
+        path: str, old: Mapping[str, object], now: Mapping[str, object], own: Mapping[str, object]
+    ) -> dict[str, object]:
+        found: dict[str, object] = {}
+        for name in sorted({*old, *now, *own}):
+            was, theirs, ours = (side.get(name) for side in (old, now, own))
+            if ours in (was, theirs):
+                value = theirs
+            elif theirs == was:
+                value = ours
+            elif isinstance(was, Mapping) and isinstance(theirs, Mapping) and isinstance(ours, Mapping):
+                value = merged(f"{path}{name}.", was, theirs, ours)
+            else:
+                clashes.append(f"{path}{name}")
+                continue
+            if value is not None:
+                found[name] = value
+        return found
+
+    modules = merged("", origin.modules, live.modules, mine.modules)
+    tests = merged("", origin.tests, live.tests, mine.tests)
+    data = merged("tenant.json ", origin.data, live.data, mine.data)
+    if clashes:
+        raise CallerError(
+            f"changed in force and in the draft: {', '.join(clashes)}", code="clash", field="draft",
+            next_step="take these over by hand: begin a new draft and make the change again there",
+        )  # fmt: skip
+    return Draft({k: str(v) for k, v in modules.items()}, {k: str(v) for k, v in tests.items()}, data, mine.dropped)

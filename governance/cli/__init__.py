@@ -15,8 +15,10 @@ from governance.cli import (
     policies,
     processes,
     proofs,
+    publishing,
     runs,
     servers,
+    standstills,
     tasks,
     tenants,
     upkeep,
@@ -46,11 +48,16 @@ for _command in (
     journal.group,
     proofs.group,
     policies.group,
+    *standstills.COMMANDS,
 ):
     twokeys.add_command(_command)
 policies.group.add_command(servers.server_config)
 for _command in (tenants.group, people.people, people.groups, *upkeep.COMMANDS, witness.run):
     twokeys.add_command(_command)
+
+
+for _command in publishing.COMMANDS:
+    policies.group.add_command(_command)
 
 
 def main() -> None:

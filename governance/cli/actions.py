@@ -53,7 +53,7 @@ def propose(
     begun = seat.parts.propose.propose(
         seat.tenant, seat.person, proposal, check_ident(key, "--key"), on_behalf_of, workspace
     )
-    return _show(seat, begun.run, wait, form)
+    return show_action(seat, begun.run, wait, form)
 
 
 @group.command("show")
@@ -67,7 +67,7 @@ def show(action: str, tenant: str, token: str, wait: int, form: str) -> int:
     """What became of a proposed action."""
     seat = frame.seat(tenant, token, person=False)
     seat.require("read")
-    return _show(seat, action, wait, form)
+    return show_action(seat, action, wait, form)
 
 
 def _field(given: str) -> tuple[str, str]:
@@ -82,7 +82,8 @@ def _field(given: str) -> tuple[str, str]:
         raise CallerError("is not text", field=value[1:]) from None
 
 
-def _show(seat: frame.Seat, action: str, wait: int, form: str) -> int:
+def show_action(seat: frame.Seat, action: str, wait: int, form: str) -> int:
+    """What became of an action so far, or at its end if that comes soon enough."""
     from governance import clock
 
     late = clock.monotonic() + wait

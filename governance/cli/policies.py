@@ -92,10 +92,10 @@ def check(directory: Path, form: str) -> int:
 
     try:
         with Reader() as reader:
-            found = _read(directory)
+            found = read_draft(directory)
             made = checked(reader, found.draft, found.tenant or "tenant", data_text=found.data_text)
     except BundleInvalid as invalid:
-        return _show_faults(form, invalid)
+        return show_faults(form, invalid)
     if form == "table":
         frame.say(f"{directory}: valid, {len(made.modules)} modules")
     else:
@@ -103,13 +103,15 @@ def check(directory: Path, form: str) -> int:
     return frame.OK
 
 
-def _read(directory: Path) -> Directory:
+def read_draft(directory: Path) -> Directory:
+    """The draft in a directory."""
     from governance.policy.files import read_directory
 
     return read_directory(directory)
 
 
-def _show_faults(form: str, invalid: Exception) -> int:
+def show_faults(form: str, invalid: Exception) -> int:
+    """Every fault with its line and a mark under the place; the exit code of a failed check."""
     from governance.policy.faults import Fault, PolicyInvalid
 
     faults: tuple[Fault, ...] = ()
@@ -148,7 +150,7 @@ def test(directory: Path, binary: Path | None, form: str) -> int:
 
     try:
         with Reader() as reader:
-            found = _read(directory)
+            found = read_draft(directory)
             made = proving.check(reader, found.draft, found.tenant or "tenant", data_text=found.data_text)
             # Without a database the product's own tests stand for those in force; `replay` knows the real ones.
             is_draft = (directory / NOTE).exists()
@@ -157,7 +159,7 @@ def test(directory: Path, binary: Path | None, form: str) -> int:
             tested = proving.run_tests(reader, found.draft, made, base_tests=base, coverage_min=least)
             other = proving.binary_tests(binary, found.draft) if binary else {}
     except BundleInvalid as invalid:
-        return _show_faults(form, invalid)
+        return show_faults(form, invalid)
     differs = sorted(name for name in other if bool(other[name]) != bool(tested.rego.get(name, "missing")))
     rows = [
         {"test": name, "passed": not why, "why": why} for name, why in sorted({**tested.rego, **tested.table}.items())
@@ -207,14 +209,14 @@ def diff(directory: Path, tenant: str, token: str, form: str) -> int:
 
     seat = frame.seat(tenant, token, person=False)
     seat.require("read")
-    found = _read(directory)
+    found = read_draft(directory)
     base = _in_force(seat)
     try:
         with Reader() as reader:
             made = proving.check(reader, found.draft, seat.tenant, base, data_text=found.data_text)
             comparison = proving.compared(reader, seat.tenant, base, made)
     except BundleInvalid as invalid:
-        return _show_faults(form, invalid)
+        return show_faults(form, invalid)
     people = people_needed(comparison, 0)
     rows = [
         {
@@ -270,7 +272,7 @@ def replay(directory: Path, days: int | None, again: bool, tenant: str, token: s
     from governance.policy.bundle import BundleInvalid
     from governance.policy.reader import Reader
 
-    found = _read(directory)
+    found = read_draft(directory)
     if not found.name:
         raise CallerError("belongs to no draft", field=str(directory), next_step="begin one with `twokeys policy new`")
     seat = frame.seat(tenant or found.tenant, token, person=True)
@@ -280,7 +282,7 @@ def replay(directory: Path, days: int | None, again: bool, tenant: str, token: s
             candidate = proving.check(reader, found.draft, seat.tenant, base, data_text=found.data_text)
             comparison = proving.compared(reader, seat.tenant, base, candidate)
     except BundleInvalid as invalid:
-        return _show_faults(form, invalid)
+        return show_faults(form, invalid)
     edited = seat.parts.amend.edit(seat.tenant, seat.person, found.name, found.draft)
     job = replays.Job(seat.tenant, found.name, edited.n, base, candidate, days)
     with frame.progress("replaying", replays.size(seat.parts.database, job)) as stepped:
@@ -366,7 +368,7 @@ def shadow(name: str, on: bool | None, limit: int, tenant: str, token: str, form
             with Reader() as reader:
                 proving.check(reader, draft, seat.tenant, _in_force(seat))
         except BundleInvalid as invalid:
-            return _show_faults(form, invalid)
+            return show_faults(form, invalid)
     seat.parts.amend.shadow(seat.tenant, seat.person, name, on)
     frame.say(f"draft {name} is judged beside the policy in force" if on else f"draft {name} is out of the shadow")
     return frame.OK
@@ -396,9 +398,9 @@ def explain(run: str, directory: Path | None, tenant: str, token: str, form: str
     if directory is not None:
         try:
             with Reader() as reader:
-                candidate = proving.check(reader, _read(directory).draft, seat.tenant, base)
+                candidate = proving.check(reader, read_draft(directory).draft, seat.tenant, base)
         except BundleInvalid as invalid:
-            return _show_faults(form, invalid)
+            return show_faults(form, invalid)
     rows = explaining.explained(seat.parts.database, seat.tenant, run, seat.parts.bundle_of, candidate)
     frame.show(form, rows, empty="nothing was judged in this run")
     return frame.OK

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.catalog.draft import Draft
+from engine.catalog.draft import Draft, rebased
 from engine.errors import CallerError
 from engine.kernel import CancelAsked
 from engine.ledger.entries import Fact
@@ -63,6 +63,23 @@ class Amend:
                 }  # fmt: skip
                 entries.note(unit, f"policy/{name}", Fact("policy.drafted", _person(person.person), body))
         return Amended(name, n, before.base_revision, content)
+
+    def rebase(self, tenant: str, actor: Actor, name: str) -> Amended:
+        """The draft with what came into force since it was begun; refused when both changed the same."""
+        with self._database.unit(tenant, write=False) as unit:
+            allowed(unit, actor, "policy")
+            before, live = drafts.load(unit, name), templates.active_revision(unit)
+        if before.base_revision == live:
+            return Amended(name, before.n, live, before.draft)
+        content = rebased(self._starting(tenant, before.base_revision), self._starting(tenant, live), before.draft)
+        with self._database.unit(tenant) as unit:
+            person = allowed(unit, actor, "policy")
+            n = drafts.edit(unit, name, person.person, content)
+            drafts.rebase(unit, name, live)
+            _void(unit, name, person.person)
+            body = {"draft": name, "n": n, "base_revision": live, "draft_sha256": content.digest.hex()}
+            entries.note(unit, f"policy/{name}", Fact("policy.drafted", _person(person.person), body))
+        return Amended(name, n, live, content)
 
     def withdraw(self, tenant: str, actor: Actor, name: str) -> None:
         """Nobody goes on with this draft."""

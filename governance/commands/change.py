@@ -31,6 +31,7 @@ class Changes:
         database: Database,
         prepare: Prepare,
         starting: Callable[[str, str], Draft],
+        adopted: Callable[[str], Change | None],
         catalog: Callable[[], Catalog],
         start: Start,
         hash_key: Callable[[str], bytes],
@@ -39,6 +40,7 @@ class Changes:
         self._database = database
         self._prepare = prepare
         self._starting = starting
+        self._adopted = adopted
         self._catalog = catalog
         self._start = start
         self._hash_key = hash_key
@@ -81,6 +83,17 @@ class Changes:
                 f"is 1 to {loosened_minutes_max}: what should stay is published like any draft", field="minutes"
             )
         return self._policy(tenant, actor, draft, checked_reason(reason), LOOSEN, minutes)
+
+    def adopt(self, tenant: str) -> str:
+        """The operator's order: this release's own rules in the policy in force, nothing else; empty when they are there already.
+
+        Publishing needs rules that a release before this one did not have, so they cannot come by publishing.
+        """
+        change = self._adopted(tenant)
+        if change is None:
+            return ""
+        with self._database.unit(tenant) as unit:
+            return changes.activate(unit, change, "adopted", run="", by="operator").revision
 
     def thaw(self, tenant: str, actor: Actor, freeze: str, reason: str) -> Begun:
         """Ask for the end of a freeze, or of the kill switch: two people besides whoever asks."""

@@ -65,9 +65,17 @@ def write_directory(path: Path, draft: Draft, *, name: str, tenant: str, base_re
     """Write a draft into a new or empty directory; the files that were written."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise CallerError("is not empty", field=str(path), next_step="name a new directory with --to")
+    return rewrite_directory(path, draft, name=name, tenant=tenant, base_revision=base_revision)
+
+
+def rewrite_directory(path: Path, draft: Draft, *, name: str, tenant: str, base_revision: str) -> list[str]:
+    """Write a draft over what a directory says; the files that were written. A file that is no part of a draft stays."""
     note = {"draft": name, "tenant": tenant, "base_revision": base_revision, "dropped_tests": list(draft.dropped)}
     files = {**draft.files, DATA: _shown(draft.data), NOTE: _shown(note)}
     try:
+        for old in (*path.glob("twokeys/*.rego"), *path.glob("tests/*.rego")):
+            if old.relative_to(path).as_posix() not in files:
+                old.unlink()
         for file, text in sorted(files.items()):
             (path / file).parent.mkdir(parents=True, exist_ok=True)
             (path / file).write_text(text, encoding="utf-8")

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.catalog.draft import Draft
-from engine.errors import CallerError, Refused
+from engine.errors import Refused
 from engine.gate.own import LOOSEN, PUBLISH, ROLL_BACK, Change, text_chars_max
 from engine.gate.replay import EFFECTS, LOOSER, TIGHTER, Tally
 from engine.gate.tightening import Comparison, people_needed
@@ -121,6 +120,19 @@ class Publishing:
         return Change(
             operation, name, fields, needed, draft=name, n=record.n, base_revision=proved.base.revision, revision=proved.made.revision,
             bundle=proved.made.archive, bundle_sha256=proved.made.sha256, authors=tuple(sorted(authors)),
+        )  # fmt: skip
+
+    def adopted(self, tenant: str) -> Change | None:
+        """The policy in force with this release's own rules; None when it has them."""
+        base = self.in_force(tenant)
+        draft = self._kept.starting(tenant, base.revision)
+        with Reader() as reader:
+            made = proving.check(reader, draft, tenant, base)
+        if made.revision == base.revision:
+            return None
+        return Change(
+            PUBLISH, "product", {}, 2, base_revision=base.revision, revision=made.revision, bundle=made.archive,
+            bundle_sha256=made.sha256,
         )  # fmt: skip
 
     def _check_open(self, tenant: str, name: str, operation: str) -> None:
@@ -250,40 +262,3 @@ def text_diff(tenant: str, base: Bundle, made: Bundle) -> list[str]:
 def _files(one: Bundle, tenant: str) -> dict[str, str]:
     data = json.dumps(one.data["tenants"].get(tenant, {}), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
     return {**dict(one.modules), "tenant.json": data}
-
-
-# --- bringing up to date ------------------------------------------------------------------------------------------------
-
-
-def rebased(origin: Draft, live: Draft, mine: Draft) -> Draft:
-    """The draft with what changed in force since it was begun; CallerError names what both changed."""
-    clashes: list[str] = []
-
-    def merged(
-        path: str, old: Mapping[str, object], now: Mapping[str, object], own: Mapping[str, object]
-    ) -> dict[str, object]:
-        found: dict[str, object] = {}
-        for name in sorted({*old, *now, *own}):
-            was, theirs, ours = (side.get(name) for side in (old, now, own))
-            if ours in (was, theirs):
-                value = theirs
-            elif theirs == was:
-                value = ours
-            elif isinstance(was, Mapping) and isinstance(theirs, Mapping) and isinstance(ours, Mapping):
-                value = merged(f"{path}{name}.", was, theirs, ours)
-            else:
-                clashes.append(f"{path}{name}")
-                continue
-            if value is not None:
-                found[name] = value
-        return found
-
-    modules = merged("", origin.modules, live.modules, mine.modules)
-    tests = merged("", origin.tests, live.tests, mine.tests)
-    data = merged("tenant.json ", origin.data, live.data, mine.data)
-    if clashes:
-        raise CallerError(
-            f"changed in force and in the draft: {', '.join(clashes)}", code="clash", field="draft",
-            next_step="take these over by hand: begin a new draft and make the change again there",
-        )  # fmt: skip
-    return Draft({k: str(v) for k, v in modules.items()}, {k: str(v) for k, v in tests.items()}, data, mine.dropped)
