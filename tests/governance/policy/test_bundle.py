@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -147,9 +148,11 @@ def test_a_directory_that_is_no_policy_is_refused(tmp_path: Path, text: bytes | 
 
 
 def test_the_entry_point_is_the_one_of_the_design() -> None:
-    """Nothing an administrator writes can loosen another rule: main only adds up."""
+    """Nothing an administrator writes can loosen another rule: main only adds up, and asks them only about what goes outside."""
     main = SOURCE.modules["twokeys/main.rego"]
     assert main.startswith("package twokeys.main\n\nimport data.twokeys.base\n")
-    assert main.count("contains") == 7
-    assert "grants contains g if some g in base.grant" in main
+    assert main.count(" contains ") == 10
+    for theirs in ("base.deny", "overlay.deny", "base.hold", "overlay.hold", "base.grant", "base.obligations"):
+        assert re.search(rf"contains (\w) if {{\n\tguard.outside\n\tsome \1 in {theirs}\n}}", main), theirs
+        assert main.count(theirs) == 1
     assert tuple(sorted(SOURCE.modules)) == bundle.REQUIRED

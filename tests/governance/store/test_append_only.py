@@ -26,6 +26,8 @@ RECORDS = (
     "journal",
     "mandate",
     "node",
+    "own_change",
+    "policy_activation",
     "policy_edit",
     "receipt",
     "review",

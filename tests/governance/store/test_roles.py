@@ -73,8 +73,8 @@ def test_the_application_changes_only_what_has_a_state(superuser: Connection) ->
     inserted = {table for table, rights in whole.items() if "insert" in rights and "update" not in rights}
     assert inserted == {
         "action", "action_edit", "attention", "audit_head", "away", "cosignature", "doubt", "entry_pending", "glass", "intent", "journal",
-        "mandate", "payload", "policy", "policy_draft", "policy_edit", "policy_shadow", "receipt", "review", "route", "signing_key", "task",
-        "template", "verdict", "viewing", "vote", "word",
+        "mandate", "own_change", "payload", "policy", "policy_activation", "policy_draft", "policy_edit", "policy_shadow", "receipt", "review", "route", "signing_key",
+        "standstill", "task", "template", "verdict", "viewing", "vote", "word",
     }  # fmt: skip
     assert {table for table, rights in whole.items() if rights == {"select"}} == {
         "alembic_version", "checkpoint", "entry", "node", "step",
@@ -88,8 +88,8 @@ def test_the_application_changes_only_what_has_a_state(superuser: Connection) ->
         "g.privilege_type = 'UPDATE' group by 1"
     ).fetchall()
     assert dict(columns) == {
-        "checkpoint": ["note", "published_at"], "policy": ["state"], "policy_draft": ["revision", "shadow", "state"],
-        "signing_key": ["state"], "template": ["state"],
+        "checkpoint": ["note", "published_at"], "policy": ["state"], "policy_draft": ["base_revision", "revision", "shadow", "state"],
+        "signing_key": ["state"], "standstill": ["ended_at", "ended_by"], "template": ["state"],
         "task": ["answer", "answered_by", "decided_at", "status", "via"],
     }  # fmt: skip
     assert not {right for rights in whole.values() for right in rights} & {
