@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -158,7 +158,6 @@ class Parts:
 
     @cached_property
     def shadow(self) -> Shadow:
-        """What judges a draft beside the policy in force."""
         return Shadow(self.database, self.bundle_of)
 
     def _engine_maker(self) -> Callable[[str], Engine]:
@@ -173,13 +172,9 @@ class Parts:
     @cached_property
     def shelf(self) -> Shelf:
         """Where the OPA server of each tenant polls what is in force."""
-
-        def revision_of(tenant: str) -> str:
-            with self.database.unit(tenant, write=False) as unit:
-                return templates.active_revision(unit)
-
         return Shelf(
-            self.vault, tenants=self.dispatch.tenants, revision_of=revision_of, bundle_of=self.bundle_of, signer_of=self.policy_signer,
+            self.vault, tenants=self.dispatch.tenants, revision_of=self.kept_policies.in_force, bundle_of=self.bundle_of,
+            signer_of=self.policy_signer,
         )  # fmt: skip
 
     def policy_signer(self, tenant: str) -> TokenSigner:
@@ -296,10 +291,9 @@ class Parts:
 
     @cached_property
     def freezes(self) -> Freezes:
-        def connectors() -> set[str]:
-            return {connector for connector, _ in self.registry.catalog}
-
-        return Freezes(self.database, connectors, self.hash_key, clock.random_hex)
+        return Freezes(
+            self.database, lambda: {name for name, _ in self.registry.catalog}, self.hash_key, clock.random_hex
+        )
 
     @cached_property
     def admit(self) -> Admit:
@@ -475,9 +469,7 @@ class Parts:
 
     def _gone(self, tenant: str, event: str) -> None:
         with self.database.unit(tenant) as unit:
-            found = templates.installation(unit)
-            if found is not None:
-                templates.put_installation(unit, replace(found, state=event))
+            templates.installation_gone(unit, event)
 
     def close(self) -> None:
         """End every engine and give every connection back that was opened."""

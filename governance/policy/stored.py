@@ -23,6 +23,11 @@ class Kept:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    def in_force(self, tenant: str) -> str:
+        """The revision in force; empty when there is none."""
+        with self._database.unit(tenant, write=False) as unit:
+            return templates.active_revision(unit)
+
     def bundle_of(self, tenant: str, revision: str) -> Bundle:
         """A revision as it was activated."""
         with self._database.unit(tenant, write=False) as unit:

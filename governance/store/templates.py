@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from engine.errors import CallerError
@@ -237,6 +237,13 @@ def put_installation(unit: Unit, found: Installation) -> None:
         "channel = excluded.channel, state = excluded.state",
         team=found.team, app=found.app_id, bot=found.bot_user, token=found.token_sealed, channel=found.channel, state=found.state,
     )  # fmt: skip
+
+
+def installation_gone(unit: Unit, state: str) -> None:
+    """Slack says that the app is no longer there."""
+    found = installation(unit)
+    if found is not None:
+        put_installation(unit, replace(found, state=state))
 
 
 def installation(unit: Unit) -> Installation | None:
