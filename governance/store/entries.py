@@ -161,8 +161,8 @@ class Sequencer:
         chains = sorted({row[0] for row in rows})
         found = connection.execute(
             sa.text(
-                "select distinct on (chain) chain, chain_seq, leaf from entry where tenant = :tenant and chain = any(:chains) "
-                "order by chain, chain_seq desc"
+                "select c.chain, e.chain_seq, e.leaf from unnest(cast(:chains as text[])) as c (chain) cross join lateral "
+                "(select chain_seq, leaf from entry where tenant = :tenant and chain = c.chain order by chain_seq desc limit 1) e"
             ),
             {"tenant": tenant, "chains": chains},
         ).all()
