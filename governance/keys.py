@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from engine.errors import OperatorError
+from engine.ledger.ed25519 import check_public
 from governance.clock import random_bytes
 
 SIGNING = ("log", "bundle", "receipt")  # Ed25519; log and bundle never share a key, so one theft is not both
@@ -43,7 +44,11 @@ class SealedKey:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """An opened Ed25519 key; `sign` is what engine.ledger takes as its callable."""
+    """An Ed25519 key that can be used; `sign` is what engine.ledger takes as its callable.
+
+    The one seam for a key service: whoever signs elsewhere gives this object a `sign` that asks there, and nothing else of
+    the product sees a private key.
+    """
 
     key_id: str
     public: bytes
@@ -191,7 +196,10 @@ def signed_by(public: bytes, data: bytes, signature: bytes) -> bool:
     return True
 
 
-_public = lru_cache(maxsize=1024)(Ed25519PublicKey.from_public_bytes)
+@lru_cache(maxsize=1024)
+def _public(public: bytes) -> Ed25519PublicKey:
+    check_public(public)  # a key of small order would accept a signature that nobody made
+    return Ed25519PublicKey.from_public_bytes(public)
 
 
 def key_id(public: bytes) -> str:

@@ -370,7 +370,7 @@ class Parts:
     def log(self) -> Log:
         return Log(
             self.database, deployment=self.settings.deployment, signer=lambda tenant: self.secrets.signer(tenant, "log"),
-            may_sign=lambda tenant: self.publisher.may_sign(tenant) and self.witnesses.may_sign(tenant),
+            beside=self.secrets.beside, may_sign=lambda tenant: self.publisher.may_sign(tenant) and self.witnesses.may_sign(tenant),
         )  # fmt: skip
 
     @cached_property

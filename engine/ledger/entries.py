@@ -103,6 +103,8 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "freeze.begun": _words("freeze scope name person reason_sha256"),
     "freeze.ended": _words("freeze scope name run"),
     "key.created": _words("purpose key_id"),
+    "key.rotated": _words("purpose key_id before signs_until"),
+    "key.compromised": _words("purpose key_id"),
 }
 
 # What a body has only where there is something to say. `needs`: the holds on an action ask for different things, and each

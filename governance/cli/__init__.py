@@ -11,6 +11,7 @@ from governance.cli import (
     approvals,
     frame,
     journal,
+    keys,
     people,
     policies,
     processes,
@@ -52,7 +53,7 @@ for _command in (
 ):
     twokeys.add_command(_command)
 policies.group.add_command(servers.server_config)
-for _command in (tenants.group, people.people, people.groups, *upkeep.COMMANDS, witness.run):
+for _command in (tenants.group, keys.group, people.people, people.groups, *upkeep.COMMANDS, witness.run):
     twokeys.add_command(_command)
 
 

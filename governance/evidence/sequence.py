@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.errors import BrokenLedger
-from engine.ledger.notes import Checkpoint, log_origin, sign_note, write_vkey
+from engine.ledger.notes import ED25519, Checkpoint, key_hash, log_origin, sign_note, signature_line, write_vkey
 from engine.ledger.tree import Frontier
 from engine.ledger.trust import write_trust
 from governance import clock, log, metrics
@@ -29,14 +29,18 @@ class Log:
         deployment: str,
         signer: Callable[[str], Signer],
         may_sign: Callable[[str], bool] = lambda _: True,
+        beside: Callable[[str], tuple[Signer, ...]] = lambda _: (),
     ) -> None:
-        """`may_sign` says whether bucket and witnesses know nothing that speaks against going on with a tenant's log."""
+        """`may_sign` says whether bucket and witnesses know nothing that speaks against going on with a tenant's log;
+        `beside` gives retired keys that sign for those who pinned them.
+        """
         self._database = database
         self._dispatch = Dispatch(database)
         self._sequencer = Sequencer(database)
         self._deployment = deployment
         self._signer = signer
         self._may_sign = may_sign
+        self._beside = beside
         self._signed: dict[str, int] = {}  # the largest size that this process signed
 
     def step(self) -> int:
@@ -80,19 +84,22 @@ class Log:
                 )
             origin = log_origin(self._deployment, tenant)
             signer = self._signer(tenant)
-            note = sign_note(Checkpoint(origin, fixed.size, fixed.root).text, origin, signer.public, signer.sign)
+            text = Checkpoint(origin, fixed.size, fixed.root).text
+            note = sign_note(text, origin, signer.public, signer.sign)
+            for old in self._beside(tenant):
+                note += signature_line(origin, key_hash(origin, ED25519, old.public) + old.sign(text))
             entries.sign_checkpoint(unit, fixed.size, note)
         self._signed[tenant] = fixed.size
 
 
 def trust_text(database: Database, deployment: str, tenant: str, witnesses: tuple[str, ...] = ()) -> str:
-    """The trust policy that an auditor of this tenant pins, from every key it ever had."""
+    """The trust policy that an auditor of this tenant pins, from every key it ever had that is still believed."""
     with database.unit(tenant, write=False) as unit:
         keys = secrets.public_keys(unit)
     origin = log_origin(deployment, tenant)
 
     def of(purpose: str, name: str) -> tuple[str, ...]:
-        return tuple(write_vkey(name, key.public) for key in keys if key.purpose == purpose)
+        return tuple(write_vkey(name, key.public) for key in keys if key.purpose == purpose and not key.compromised)
 
     return write_trust(
         of("log", origin),

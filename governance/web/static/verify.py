@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: b41a1b7767d02a180bc505855bc49f51771b5c0e3073ef98a2c74dabacf7fe1a
+Digest of the parts: 4870ab8ada8dfddcf4955009435b982db758ca81dd4c40d5d34e8341ece04cf5
 """
 
 from __future__ import annotations
@@ -1440,6 +1440,8 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "freeze.begun": _words("freeze scope name person reason_sha256"),
     "freeze.ended": _words("freeze scope name run"),
     "key.created": _words("purpose key_id"),
+    "key.rotated": _words("purpose key_id before signs_until"),
+    "key.compromised": _words("purpose key_id"),
 }
 
 # What a body has only where there is something to say. `needs`: the holds on an action ask for different things, and each

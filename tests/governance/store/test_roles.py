@@ -89,7 +89,7 @@ def test_the_application_changes_only_what_has_a_state(superuser: Connection) ->
     ).fetchall()
     assert dict(columns) == {
         "checkpoint": ["note", "published_at"], "policy": ["state"], "policy_draft": ["base_revision", "revision", "shadow", "state"],
-        "signing_key": ["state"], "standstill": ["ended_at", "ended_by"], "template": ["state"],
+        "signing_key": ["compromised", "signs_until", "state"], "standstill": ["ended_at", "ended_by"], "template": ["state"],
         "task": ["answer", "answered_by", "decided_at", "status", "via"],
     }  # fmt: skip
     assert not {right for rights in whole.values() for right in rights} & {
