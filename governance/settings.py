@@ -53,6 +53,12 @@ class Settings(BaseModel):
     slack_signing_secret: str = Field(min_length=16, repr=False)
     slack_signing_secret_old: str = Field(default="", repr=False, description="the one before, during a rotation")
     slack_app_id: str = Field(min_length=1)
+    slack_app_token: str = Field(
+        default="",
+        repr=False,
+        pattern=r"^(xapp-.{8,}|)$",
+        description="for Socket Mode: clicks arrive without a public address",
+    )
     witnesses: str = Field(
         default="", description="who cosigns every log: `VKEY URL`, one after the other, apart by semicolons"
     )

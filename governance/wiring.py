@@ -64,6 +64,7 @@ from governance.slack.modals import Modals
 from governance.slack.outbox import Sender
 from governance.slack.records import Records
 from governance.slack.slash import Slash
+from governance.slack.socket import Socket
 from governance.stages.child import Children
 from governance.stages.execute import Execute
 from governance.stages.hosts import Hosts
@@ -442,6 +443,16 @@ class Parts:
                 session_key=derive(bytes.fromhex(s.master_key), "twokeys/session/v1"), public_url=s.public_url, deployment=s.deployment,
                 now=clock.epoch_seconds, random_hex=clock.random_hex,
             )
+        )  # fmt: skip
+
+    def slack_socket(self) -> Socket | None:
+        """The connection that clicks arrive on where Slack cannot reach us; None where it can."""
+        s = self.settings
+        if not s.slack_app_token:
+            return None
+        return Socket(
+            Clicks(self._click_seams()), s.slack_app_token, s.slack_signing_secret, metrics.count, base_url=s.slack_api_base,
+            allow_local=s.local,
         )  # fmt: skip
 
     def scrape(self, *, open_: bool = False) -> Scrape:

@@ -19,6 +19,7 @@ from governance.cli import (
     publishing,
     runs,
     servers,
+    slack,
     standstills,
     tasks,
     tenants,
@@ -53,7 +54,7 @@ for _command in (
 ):
     twokeys.add_command(_command)
 policies.group.add_command(servers.server_config)
-for _command in (tenants.group, keys.group, people.people, people.groups, *upkeep.COMMANDS, witness.run):
+for _command in (tenants.group, keys.group, people.people, people.groups, slack.group, *upkeep.COMMANDS, witness.run):
     twokeys.add_command(_command)
 
 

@@ -58,7 +58,15 @@ def serve() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn stops on its own handlers and then raises the signal once more; that one has nothing left to do.
         signal.signal(number, lambda *_: None)
-    uvicorn.Server(config).run()
+    socket = parts.slack_socket()
+    if socket is not None:
+        frame.say("clicks arrive by Socket Mode")
+        socket.start()
+    try:
+        uvicorn.Server(config).run()
+    finally:
+        if socket is not None:
+            socket.close()
     frame.say("stopped")
 
 

@@ -28,6 +28,7 @@ SCOPES: Mapping[str, str] = {
     "chat.postMessage": "chat:write",
     "chat.update": "chat:write",
     "chat.postEphemeral": "chat:write",
+    "chat.delete": "chat:write",
     "views.open": "",
     "views.publish": "",
     "auth.test": "",

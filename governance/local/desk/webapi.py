@@ -15,6 +15,7 @@ from governance.local.desk.blocks import check_message, check_metadata, check_vi
 from governance.local.desk.state import Desk, Json, SlackError
 
 MOST_TEXT = 40_000
+SCOPES = ("chat:write", "commands")  # what the manifest asks for; a test holds the two together
 JSON_ARGUMENTS = ("blocks", "view", "metadata", "attachments")
 
 
@@ -33,7 +34,7 @@ async def call(request: Request) -> Response:
         if error.messages:
             failure |= {"errors": error.messages, "response_metadata": {"messages": error.messages}}
         return JSONResponse(failure)
-    return JSONResponse({"ok": True, **answer})
+    return JSONResponse({"ok": True, **answer}, headers={"x-oauth-scopes": ",".join(SCOPES)})
 
 
 async def respond(request: Request) -> Response:

@@ -130,6 +130,21 @@ def test_what_is_not_built_is_off(manifest: dict[str, Any], setting: str) -> Non
     assert manifest["settings"][setting] is False
 
 
+def test_the_manifest_for_socket_mode_is_the_same_without_addresses(manifest: dict[str, Any]) -> None:
+    other = yaml.safe_load((ROOT / "manifest.socket.yml").read_text("utf-8"))
+
+    def without(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {name: without(inner) for name, inner in part.items() if name not in ("url", "request_url")}
+        return [without(inner) for inner in part] if isinstance(part, list) else part
+
+    assert "twokeys.example.com" not in (ROOT / "manifest.socket.yml").read_text("utf-8")
+    assert other["settings"].pop("socket_mode_enabled") is True
+    here = without(manifest)
+    assert here["settings"].pop("socket_mode_enabled") is False
+    assert other == here
+
+
 def test_the_home_tab_is_asked_for_because_it_is_published(manifest: dict[str, Any]) -> None:
     assert manifest["features"]["app_home"]["home_tab_enabled"] is True
     assert "app_home_opened" in EVENTS
