@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from engine.errors import CallerError, OperatorError
 from engine.gate.action import Action
 from engine.ledger.notes import write_vkey
 from engine.ledger.onefile import one_file
-from governance import clock, metrics
+from governance import clock
 from governance.commands.absent import Absent
 from governance.commands.admit import Admit
 from governance.commands.amend import Amend
@@ -55,16 +55,11 @@ from governance.policy.shelf import Shelf, server_config
 from governance.policy.stored import Kept
 from governance.settings import Settings
 from governance.slack.cards import body_bytes
-from governance.slack.clicks import Clicks
-from governance.slack.clicks import Seams as ClickSeams
 from governance.slack.delivery import Delivery
-from governance.slack.endpoint import slack_routes
+from governance.slack.doors import Doors
 from governance.slack.looks import Looks
-from governance.slack.modals import Modals
 from governance.slack.outbox import Sender
 from governance.slack.records import Records
-from governance.slack.slash import Slash
-from governance.slack.socket import Socket
 from governance.stages.child import Children
 from governance.stages.execute import Execute
 from governance.stages.hosts import Hosts
@@ -72,7 +67,7 @@ from governance.stages.judge import Judge
 from governance.stages.seal import Seal
 from governance.stages.tick import Tick
 from governance.stages.turn import Turns
-from governance.store import around, cases, edits, outbox, templates
+from governance.store import around, cases, edits
 from governance.store.case import Case
 from governance.store.dispatch import Dispatch
 from governance.store.secrets import Secrets
@@ -429,7 +424,6 @@ class Parts:
     def web_app(self) -> Application:
         """Console, /v1, webhooks, Slack's door and health, over the same commands."""
         s = self.settings
-        signing = [secret for secret in (s.slack_signing_secret, s.slack_signing_secret_old) if secret]
         return application(
             WebSeams(
                 database=self.database, route=self.dispatch.route, start=self.start, propose=self.propose, decide=self.decide,
@@ -439,48 +433,24 @@ class Parts:
                 unseal=self.secrets.unseal, verify=self.secrets.verify,
                 fetch=lambda key, version: self.vault.get(key, version),
                 trust=self.trust,
-                slack=slack_routes(Clicks(self._click_seams()), signing, clock.epoch_seconds, metrics.count), scrape=self.scrape(),
+                slack=self.doors.routes(), scrape=self.scrape(),
                 session_key=derive(bytes.fromhex(s.master_key), "twokeys/session/v1"), public_url=s.public_url, deployment=s.deployment,
                 now=clock.epoch_seconds, random_hex=clock.random_hex,
             )
-        )  # fmt: skip
-
-    def slack_socket(self) -> Socket | None:
-        """The connection that clicks arrive on where Slack cannot reach us; None where it can."""
-        s = self.settings
-        if not s.slack_app_token:
-            return None
-        return Socket(
-            Clicks(self._click_seams()), s.slack_app_token, s.slack_signing_secret, metrics.count, base_url=s.slack_api_base,
-            allow_local=s.local,
         )  # fmt: skip
 
     def scrape(self, *, open_: bool = False) -> Scrape:
         """What /metrics of this process answers; without a token to stand-ins only, or where `open_` says that nobody else can ask."""
         return Scrape(self.dispatch.levels, token=self.settings.metrics_token, open_=open_ or self.settings.local)
 
-    def _click_seams(self) -> ClickSeams:
-        s = self.settings
-        return ClickSeams(
-            app_id=s.slack_app_id, deployment=s.deployment, mac=self.button_mac, tenant_of=lambda team: self.dispatch.route("slack", team),
-            decide=self.decide.decide, record_of=self.records.known_approval,
-            answer=self.answers.answer, task_of=self.records.known_task, say=self.resolve.say, doubt_of=self.records.known_doubt,
-            command=Slash(self.looks, s.deployment, self.button_mac, {}).answer, home=self._home, tell=self._tell, gone=self._gone,
-            modals=Modals(s.slack_api_base, self.reach.slack_token, allow_local=s.local), count=metrics.count,
+    @cached_property
+    def doors(self) -> Doors:
+        """What arrives from Slack."""
+        return Doors(
+            settings=self.settings, database=self.database, tenant_of=lambda team: self.dispatch.route("slack", team),
+            token_of=self.reach.slack_token, mac=self.button_mac, records=self.records, looks=self.looks, decide=self.decide,
+            answers=self.answers, resolve=self.resolve,
         )  # fmt: skip
-
-    def _home(self, tenant: str, slack_ref: str) -> None:
-        with self.database.unit(tenant) as unit:
-            outbox.put_home(unit, slack_ref)
-
-    def _tell(self, tenant: str, reply: Mapping[str, str], sentence: str) -> None:
-        if reply.get("user"):
-            with self.database.unit(tenant) as unit:
-                outbox.put(unit, "ephemeral", "", {**reply, "text": sentence})
-
-    def _gone(self, tenant: str, event: str) -> None:
-        with self.database.unit(tenant) as unit:
-            templates.installation_gone(unit, event)
 
     def close(self) -> None:
         """End every engine and give every connection back that was opened."""

@@ -58,7 +58,7 @@ def serve() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn stops on its own handlers and then raises the signal once more; that one has nothing left to do.
         signal.signal(number, lambda *_: None)
-    socket = parts.slack_socket()
+    socket = parts.doors.socket()
     if socket is not None:
         frame.say("clicks arrive by Socket Mode")
         socket.start()

@@ -14,7 +14,7 @@ from tests.kit.world import TEAM, World
 
 def ask(world: World, who: str, text: str) -> str:
     """What `/twokeys TEXT` answers to this person, checked as Slack would."""
-    body = world.parts._click_seams().command(world.tenant, world.slack_ref(who), text)
+    body = world.parts.doors.seams().command(world.tenant, world.slack_ref(who), text)
     check_blocks(body["blocks"])
     assert body["response_type"] == "ephemeral"
     return json.dumps(body, ensure_ascii=False)
@@ -23,7 +23,7 @@ def ask(world: World, who: str, text: str) -> str:
 def tab(world: World, who: str) -> dict[str, Any]:
     """The Home tab that is published when this person looks at it."""
     world.slack.calls.clear()
-    world.parts._click_seams().home(world.tenant, world.slack_ref(who))
+    world.parts.doors.seams().home(world.tenant, world.slack_ref(who))
     with world.parts.database.unit(world.tenant) as unit:
         unit.run("update outbox_due set eligible_at = clock_timestamp() where tenant = :tenant")
     world.post()
@@ -73,7 +73,7 @@ def test_home_after_a_key_shows_the_decision_and_waits_for_others(world: World, 
 
 def test_a_stranger_is_told_what_to_ask_for(world: World) -> None:
     world.slack.calls.clear()
-    world.parts._click_seams().home(world.tenant, f"{TEAM}:U0NOBODY")
+    world.parts.doors.seams().home(world.tenant, f"{TEAM}:U0NOBODY")
     world.post()
     assert "--user U0NOBODY" in said(world.slack.calls[-1][1])
 
@@ -81,7 +81,7 @@ def test_a_stranger_is_told_what_to_ask_for(world: World) -> None:
 def test_looking_twice_before_it_is_sent_is_one_tab(world: World) -> None:
     world.slack.calls.clear()
     for _ in range(3):
-        world.parts._click_seams().home(world.tenant, world.slack_ref("ana"))
+        world.parts.doors.seams().home(world.tenant, world.slack_ref("ana"))
     world.post()
     assert [method for method, _ in world.slack.calls] == ["views.publish"]
 
