@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-
-from starlette.routing import Route
+from typing import Any
 
 from governance import clock, metrics
 from governance.commands.answer import Answers
@@ -40,7 +39,7 @@ class Doors:
     resolve: Resolve
     orders: Mapping[str, tuple[str, str, Order]] = field(default_factory=dict)  # more verbs of the slash command
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[Any]:
         """What Slack calls when it can reach us."""
         s = self.settings
         signing = [secret for secret in (s.slack_signing_secret, s.slack_signing_secret_old) if secret]
