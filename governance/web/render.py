@@ -75,6 +75,7 @@ class Pages:
         )  # fmt: skip
         self._env.filters.update(
             visible=text.visible,
+            hides=text.hides,
             one_line=text.one_line,
             moment=text.moment,
             badge=badge,

@@ -26,6 +26,11 @@ def visible(text: object) -> Markup:
     return Markup("".join(parts))  # noqa: S704 - every character was escaped above
 
 
+def hides(text: str) -> bool:
+    """Whether a reader of the plain text would miss something, so that it may not stand where it cannot be framed."""
+    return str(visible(text)) != str(escape(text.replace("\r\n", "\n")))
+
+
 def is_unseen(char: str) -> bool:
     """Whether a reader would not notice this character."""
     selector = "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef"
