@@ -33,7 +33,7 @@ $(UV):
 demo: setup ## the product on this machine; AUTO=1 plays the people too and verifies the result
 	@$(BIN)/twokeys demo $(if $(AUTO),--auto)
 
-test: setup chromium ## the whole gate; LAYERS="mypy house flow" runs some of it
+test: setup chromium doubles ## the whole gate; LAYERS="mypy house flow" runs some of it
 	@$(BIN)/python -m tests.house.gate $(LAYERS)
 
 deep: setup .venv/.deep ## the long suites: many more examples, the journal's model (needs node), mutants of the journal
@@ -63,6 +63,14 @@ bench: setup .venv/.bench ## benchmarks; each prints ratios measured in one run
 	@$(SYNC) --require-hashes -r requirements/bench.txt
 	@touch $@
 
+# Slacks that somebody else wrote (tests/contract/doubles), from the lock file alone. Without node their tests are skipped and say so.
+DOUBLES := .node/doubles
+doubles:
+	@if ! command -v npm >/dev/null; then echo "no npm here: the tests against other Slacks are skipped"; \
+	elif ! cmp -s tests/contract/doubles/package-lock.json $(DOUBLES)/.ready; then \
+	  echo "installing the doubles of Slack"; mkdir -p $(DOUBLES); cp tests/contract/doubles/package.json tests/contract/doubles/package-lock.json $(DOUBLES)/; \
+	  (cd $(DOUBLES) && npm ci --ignore-scripts --no-audit --no-fund --loglevel error >/dev/null) && cp $(DOUBLES)/package-lock.json $(DOUBLES)/.ready; fi
+
 # Debian's browser for tests/browser, with the fonts that pages and cards need to be readable.
 EMOJI := /usr/share/fonts/truetype/noto/NotoColorEmoji.ttf
 chromium:
@@ -79,4 +87,4 @@ pins: $(UV) ## compile the requirement files again, hashes and no host names; UP
 	@$(COMPILE) --python-version 3.11 -c requirements/test.txt requirements/deep.in -o requirements/deep.txt
 	@$(COMPILE) --python-version 3.14 --no-deps requirements/opa.in -o requirements/opa.txt
 
-.PHONY: verifier help setup demo test deep lint format rooms bench chromium pins
+.PHONY: verifier help setup demo test deep lint format rooms bench chromium doubles pins
