@@ -53,6 +53,9 @@ format: setup ## let ruff put the code into shape
 verifier: setup ## generate the one-file verifier again from the engine's modules
 	@$(BIN)/python -m engine.ledger.onefile > governance/web/static/verify.py.new && mv governance/web/static/verify.py.new governance/web/static/verify.py
 
+events: setup ## write docs/events.md from the catalogue of entries
+	@$(BIN)/python -m engine.ledger.events > docs/events.md.new && mv docs/events.md.new docs/events.md
+
 rooms: setup ## write the map of rooms into README.md from the duties of the modules
 	@$(BIN)/python -m tests.house.rooms
 
@@ -87,4 +90,4 @@ pins: $(UV) ## compile the requirement files again, hashes and no host names; UP
 	@$(COMPILE) --python-version 3.11 -c requirements/test.txt requirements/deep.in -o requirements/deep.txt
 	@$(COMPILE) --python-version 3.14 --no-deps requirements/opa.in -o requirements/opa.txt
 
-.PHONY: verifier help setup demo test deep lint format rooms bench chromium doubles pins
+.PHONY: verifier events help setup demo test deep lint format rooms bench chromium doubles pins

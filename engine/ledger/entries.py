@@ -309,6 +309,17 @@ def _holds(name: str, item: Any) -> bool:
     return True
 
 
+def holds_of(name: str) -> str:
+    """What a body key holds, in a word for people; empty for text."""
+    if name in _numbers:
+        return "number"
+    if name in _flags:
+        return "true or false"
+    if name in _text_lists or name in ("counts", "lineage"):
+        return "list"
+    return "digest" if name.endswith("sha256") or name == "journal_head" else ""
+
+
 def _is_count(item: Any) -> bool:
     # A group's name may hold a dash, which a key of the canonical form may not: hence pairs.
     return (

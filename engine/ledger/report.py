@@ -46,7 +46,7 @@ _tones = {
 }
 
 # What people read of each type of entry: a sentence with the body's own words.
-_sentences = {
+SENTENCES = {
     "run.queued": "Run of {workflow} {version} queued ({trigger_type})",
     "run.started": "Run started",
     "action.proposed": "Step {step} proposes {connector}.{operation} ({kind}, {risk} risk)",
@@ -228,7 +228,7 @@ def _timeline(entries: Sequence[Entry]) -> list[list[str]]:
 
 def _sentence(entry: Entry) -> str:
     words = {name: ", ".join(map(str, item)) if type(item) is list else item for name, item in entry.body.items()}
-    return _sentences.get(entry.type, "").format_map(words)
+    return SENTENCES.get(entry.type, "").format_map(words)
 
 
 def _section(title: str, heads: Iterable[str], rows: Sequence[Sequence[str]]) -> str:

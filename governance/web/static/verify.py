@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 4870ab8ada8dfddcf4955009435b982db758ca81dd4c40d5d34e8341ece04cf5
+Digest of the parts: ec904337d5cec7bc45efcad3343b21eb89551ad5cf96f9a331e4eb172eeb8b04
 """
 
 from __future__ import annotations
@@ -1644,6 +1644,17 @@ def _holds(name: str, item: Any) -> bool:
     if name.endswith("sha256") or name == "journal_head":
         return not item or _entry_digest.fullmatch(item) is not None
     return True
+
+
+def holds_of(name: str) -> str:
+    """What a body key holds, in a word for people; empty for text."""
+    if name in _numbers:
+        return "number"
+    if name in _flags:
+        return "true or false"
+    if name in _text_lists or name in ("counts", "lineage"):
+        return "list"
+    return "digest" if name.endswith("sha256") or name == "journal_head" else ""
 
 
 def _is_count(item: Any) -> bool:
