@@ -54,7 +54,7 @@ verifier: setup ## generate the one-file verifier again from the engine's module
 	@$(BIN)/python -m engine.ledger.onefile > governance/web/static/verify.py.new && mv governance/web/static/verify.py.new governance/web/static/verify.py
 
 events: setup ## write docs/events.md from the catalogue of entries
-	@$(BIN)/python -m engine.ledger.events > docs/events.md.new && mv docs/events.md.new docs/events.md
+	@$(BIN)/python -m tests.house.events > docs/events.md.new && mv docs/events.md.new docs/events.md
 
 rooms: setup ## write the map of rooms into README.md from the duties of the modules
 	@$(BIN)/python -m tests.house.rooms

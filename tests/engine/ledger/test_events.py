@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from engine.ledger.entries import CATALOGUE, OPTIONAL
-from engine.ledger.events import render_events
+from tests.house.events import render_events
 
 PAGE = Path(__file__).parents[3] / "docs" / "events.md"
 
