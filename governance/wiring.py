@@ -58,6 +58,7 @@ from governance.slack.cards import body_bytes
 from governance.slack.delivery import Delivery
 from governance.slack.doors import Doors
 from governance.slack.looks import Looks
+from governance.slack.orders import Orders
 from governance.slack.outbox import Sender
 from governance.slack.records import Records
 from governance.stages.child import Children
@@ -449,7 +450,7 @@ class Parts:
         return Doors(
             settings=self.settings, database=self.database, tenant_of=lambda team: self.dispatch.route("slack", team),
             token_of=self.reach.slack_token, mac=self.button_mac, records=self.records, looks=self.looks, decide=self.decide,
-            answers=self.answers, resolve=self.resolve,
+            answers=self.answers, resolve=self.resolve, orders=Orders(self.database, self.freezes, self.absent).verbs(),
         )  # fmt: skip
 
     def close(self) -> None:

@@ -140,3 +140,27 @@ def test_what_does_not_fit_is_counted_and_left_to_the_console(
     assert "Waiting for you (2)" in view
     assert view.count("Review and decide") == 1
     assert "and 1 more" in view
+
+
+def test_freeze_stops_everything_by_one_person_of_the_right_level(world: World, run: str) -> None:
+    refused = ask(world, "low", "freeze the pager is on fire")
+    assert "level" in refused
+    assert world.rows("select 1 as x from standstill where tenant = :tenant") == []
+    assert "say why" in ask(world, "rita", "freeze").lower()
+    answer = ask(world, "rita", "freeze connector servicenow the pager is on fire")
+    assert "connector servicenow" in answer
+    assert "two people" in answer
+    (stood,) = world.rows("select scope, name, reason from standstill where tenant = :tenant")
+    assert stood == {"scope": "connector", "name": "servicenow", "reason": "the pager is on fire"}
+
+
+def test_out_of_office_names_who_stands_in_and_back_ends_it(world: World) -> None:
+    assert "Say until when" in ask(world, "ana", "ooo")
+    assert "is no day" in ask(world, "ana", "ooo until soon")
+    assert "linked to nobody" in ask(world, "ana", "ooo 3d <@U0NOBODY|x>")
+    said_ = ask(world, "ana", "ooo 3d <@UCLEO|cleo>")
+    assert "out of office until" in said_
+    assert "both names are shown" in said_
+    assert "Welcome back" in ask(world, "ana", "ooo back")
+    assert "is not away" in ask(world, "ana", "ooo back")
+    assert "belongs to nobody" in ask(world, "nobody", "ooo 3d") or "linked to nobody" in ask(world, "nobody", "ooo 3d")

@@ -190,7 +190,9 @@ class World:
     def slash(self, tenant: str, who: str, text: str) -> dict[str, Any]:
         if self.broken:
             raise self.broken
-        return Slash(self.looking, "prod-1", mac, {}).answer(tenant, who, text)
+        return Slash(
+            self.looking, "prod-1", mac, {verb: ("", "", lambda *_: "Done.") for verb in ("ooo", "freeze")}
+        ).answer(tenant, who, text)
 
     def clicks(self, deployment: str = "prod-1") -> Clicks:
         return Clicks(
