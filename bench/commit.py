@@ -8,6 +8,7 @@ it showed, stands in docs/decisions. Prints one JSON object; `--profile` prints 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import cProfile
 import json
 import os
@@ -92,7 +93,7 @@ def measured(
     try:
         for one in made:
             hear(one, "ready")
-        before = server_counts(server.superuser_url, database.name)
+        before, cpu = server_counts(server.superuser_url, database.name), server_cpu(server.child.pid)
         for one in made:
             tell(one)
         for one in made:
@@ -107,13 +108,28 @@ def measured(
                 one.kill()
                 one.wait()
     time.sleep(0.2)
+    cpu = server_cpu(server.child.pid) - cpu
     after = server_counts(server.superuser_url, database.name)
     total = runs * processes
     mean = {name: statistics.mean(one[name] for one in found) for name in found[0]}
     return {
         **mean, "runs_per_s": rate or mean["runs_per_s"], "server_transactions": (after[0] - before[0]) / total,
         "wal_flushes": (after[1] - before[1]) / total, "wal_kb": (after[2] - before[2]) / total / 1000,
+        "server_cpu_ms": 1000 * cpu / total,
     }  # fmt: skip
+
+
+def server_cpu(postmaster: int) -> float:
+    """Seconds of processor time of a server so far: its processes, and those that have ended."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(stat.parent.name) == postmaster:
+                ticks += sum(int(field) for field in fields[11:15])
+            elif int(fields[1]) == postmaster:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def hear(process: subprocess.Popen[str], word: str) -> None:

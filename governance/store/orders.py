@@ -13,11 +13,11 @@ from engine.errors import Conflict
 from engine.journal.status import name as status_name
 from governance.store.case import Case, FenceLost, Promise
 from governance.store.dispatch import Lease
-from governance.store.unit import Database, Unit
+from governance.store.unit import ByteStrings, Database, Unit
 
 _promise_columns = tuple(f.name for f in fields(Promise))
 _json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False)
-_call = "select of_run, refused, kept from commit_facts(%s, %s)"
+_call = "select of_run, refused, kept from commit_facts(%s, %s, %s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ Answers = Mapping[str, tuple[str, int]]  # by run: why it was refused, or nothin
 
 def write(unit: Unit, orders: Sequence[Order]) -> Answers:
     """These in the transaction of the unit; what is refused has written nothing, and `answered` says why."""
-    return {row[0]: (row[1], int(row[2])) for row in unit.driver(_call, (unit.tenant, _facts(orders)))}
+    return {row[0]: (row[1], int(row[2])) for row in unit.driver(_call, (unit.tenant, *_facts(orders)))}
 
 
 def write_alone(database: Database, tenant: str, orders: Sequence[Order]) -> Answers:
     """The same as one statement that is a transaction by itself."""
-    return {row[0]: (row[1], int(row[2])) for row in database.call(_call, (tenant, _facts(orders)))}
+    return {row[0]: (row[1], int(row[2])) for row in database.call(_call, (tenant, *_facts(orders)))}
 
 
 def answered(order: Order, answers: Answers) -> int:
@@ -57,24 +57,29 @@ def answered(order: Order, answers: Answers) -> int:
     return kept
 
 
-def _facts(orders: Sequence[Order]) -> str:
+def _facts(orders: Sequence[Order]) -> tuple[str, ByteStrings]:
     facts: dict[str, list[dict[str, Any]]] = {}
     for order in orders:
         for table, rows in _rows(order).items():
             facts.setdefault(table, []).extend(rows)
-    plain = {table: [_plain(row) for row in rows] for table, rows in facts.items()}
-    return _json.encode(plain)
+    found: list[bytes] = []
+    for rows in facts.values():
+        for row in rows:
+            _take_bytes(row, found)
+    return _json.encode(facts), ByteStrings(found)
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """What JSON has no word for, as PostgreSQL reads it."""
+def _take_bytes(row: dict[str, Any], found: list[bytes]) -> None:
+    """What JSON has no word for: bytes stand in the array beside it, a moment as PostgreSQL reads it."""
     for name, value in row.items():
         kind = type(value)
+        if kind is str or kind is int:
+            continue
         if kind is bytes:
-            row[name] = "\\x" + value.hex()
+            found.append(value)
+            row[name] = len(found)
         elif kind is datetime.datetime:
             row[name] = value.isoformat()
-    return row
 
 
 def _rows(order: Order) -> dict[str, list[dict[str, Any]]]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from engine.errors import Conflict, OperatorError
 from governance.drive import Drive
@@ -16,7 +18,7 @@ from governance.store.case import FenceLost
 from governance.store.dispatch import Dispatch
 from governance.store.orders import Order, answered, write_alone
 from governance.store.together import Together
-from governance.store.unit import Database
+from governance.store.unit import ByteStrings, Database
 from tests.kit.seams import notes
 from tests.kit.world import World, parts, slack_sink, world
 
@@ -110,13 +112,47 @@ def test_a_call_without_a_tenant_writes_nothing(world: World, single: Database) 
     assert versions(world, drives) == [0]
 
 
+def as_text(one: Order) -> dict[str, list[dict[str, Any]]]:
+    """An order as earlier releases wrote it: bytes as hexadecimal digits among the other values."""
+
+    def text(value: Any) -> str:
+        return "\\x" + value.hex() if isinstance(value, bytes) else value.isoformat()
+
+    return json.loads(json.dumps(orders._rows(one), default=text))  # type: ignore[no-any-return]
+
+
+def test_the_release_that_sent_bytes_as_text_writes_the_same_rows(world: World, single: Database) -> None:
+    """Its function is given what this release's is given beside the rows, and what looks like bytes in a text stays text."""
+    (drive,) = decided(world, 1)
+    one = order(drive)
+    drive.case.promises["0"].last_error = "\\x41"
+    facts = as_text(one)
+    found = single.call("select * from commit_facts(%s, %s)", (world.tenant, json.dumps(facts)))
+    assert [(row[0], row[1], row[2] > 0) for row in found] == [(drive.lease.run, "", True)]
+    stored = cases.load_alone(single, world.tenant, drive.lease.run)
+    assert (stored.history.head, stored.chain_head) == (drive.case.history.head, drive.case.chain_head)
+    assert stored.payloads == drive.case.payloads
+    assert stored.promises == drive.case.promises
+    for table, names in (("verdict", ("body", "input", "findings")), ("action", ("digest", "body"))):
+        row = world.row(f"select * from {table} where tenant = :tenant and run = :run", run=drive.lease.run)
+        assert row is not None
+        assert [bytes(row[name]) for name in names] == [drive.case.rows[table][0][name] for name in names]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=st.lists(st.binary(max_size=300), max_size=20))
+def test_byte_strings_reach_the_server_as_they_are(single: Database, values: list[bytes]) -> None:
+    ((found,),) = single.call("select %s", (ByteStrings(values),), write=False)
+    assert [bytes(one) for one in found] == values
+
+
 def test_the_release_before_this_one_still_commits_and_is_still_refused(world: World) -> None:
     """Its function takes one run in an open transaction and raises; a worker of it may be at work while this one starts."""
     drives = decided(world, 2)
     for drive, lost in zip(drives, (False, True), strict=True):
         if lost:
             takes_over(world, drive)
-        facts = json.loads(orders._facts([order(drive)]))
+        facts = as_text(order(drive))
         lease = facts["leases"][0]
         done = [row for row in facts.pop("work_done") if (row["item"], row["stage"]) != (lease["item"], lease["stage"])]
         facts["seen"] = [{name: row[name] for name in ("revision", "freeze", "persons")} for row in facts["seen"]]
