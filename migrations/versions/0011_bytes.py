@@ -138,7 +138,6 @@ begin
     insert into verdict (tenant, run, promise, n, purpose, effect, action_digest, revision, body, input, findings)
       select t, r.run, r.promise, r.n, r.purpose, r.effect, b[r.action_digest], r.revision, b[r.body], b[r.input],
         b[r.findings]
-       
           from jsonb_to_recordset(f->'verdict') as r(run text, promise text, n int, purpose text, effect text,
             action_digest int,
         revision text, body int, input int, findings int);
@@ -186,7 +185,6 @@ begin
   if f ? 'task' then
     insert into task (tenant, task, run, promise, form_digest, body, groups, status, asked_at, expires_at)
       select t, r.task, r.run, r.promise, b[r.form_digest], b[r.body], r.groups, 'asked', r.asked_at, r.expires_at
-       
           from jsonb_to_recordset(f->'task') as r(task text, run text, promise text, form_digest int, body int,
             groups text[],
         asked_at timestamptz, expires_at timestamptz);
