@@ -15,7 +15,6 @@ import struct
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import accumulate
-from operator import itemgetter
 from typing import Any, NoReturn
 
 from engine.errors import CallerError
@@ -109,20 +108,28 @@ def _put(out: bytearray, value: Any, depth: int) -> None:
 
 def _put_map(out: bytearray, value: dict[Any, Any], depth: int) -> None:
     _deeper(depth)
-    pairs = []
-    for name, item in value.items():
+    for name in value:
         if type(name) is not str:
             _bad("a map key is a string")
-        pairs.append((_known_key(name) if len(name) <= 40 else _key_bytes(name), item))
-    pairs.sort(key=_first)
-    _head(out, 5, len(pairs))
-    for raw, item in pairs:
+    names = tuple(value)
+    known = len(names) <= 24 and all(len(name) <= 40 for name in names)
+    head, order = _known_map_order(names) if known else _map_order(names)
+    out += head
+    for raw, name in order:
         out += raw
+        item = value[name]
         if type(item) is str and len(item) < 24 and item.isascii():  # most values are short words
             out.append(0x60 | len(item))
             out += item.encode("ascii")
         else:
             _put(out, item, depth + 1)
+
+
+def _map_order(names: tuple[str, ...]) -> tuple[bytes, tuple[tuple[bytes, str], ...]]:
+    """The head of a map with these keys, and the bytes of each key in their order."""
+    out = bytearray()
+    _head(out, 5, len(names))
+    return bytes(out), tuple(sorted((_key_bytes(name), name) for name in names))
 
 
 def _key_bytes(name: str) -> bytes:
@@ -131,8 +138,7 @@ def _key_bytes(name: str) -> bytes:
     return bytes(out)
 
 
-_known_key = lru_cache(maxsize=2048)(_key_bytes)  # our own maps have some hundred keys, met again and again
-_first = itemgetter(0)
+_known_map_order = lru_cache(maxsize=1024)(_map_order)  # our own maps have some dozen shapes, met again and again
 
 
 def _utf8(value: str) -> bytes:
@@ -266,6 +272,11 @@ def _bad(reason: str) -> NoReturn:
 def jcs(value: Any) -> bytes:
     """RFC 8785 bytes of a value of our profile; a value outside the profile is an error, never a guess."""
     _check_profile(value, 0)
+    return written(value)
+
+
+def written(value: Any) -> bytes:
+    """The same of a value that is known to be of the profile because it was just built or checked member by member."""
     return _utf8(_jcs.encode(value))
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from engine.canonical import jcs, read_json, sha256
 from engine.errors import BrokenJournal
-from engine.ids import PromiseId
+from engine.ids import PromiseId, keyed
 from engine.journal import events as ev
 from engine.journal.events import Entry
 from engine.journal.history import History
@@ -122,7 +121,7 @@ News = Started | Finished | Retrying | Signalled | Fired | CancelAsked
 
 def payload(salt_key: bytes, place: str, value: Any) -> Payload:
     """A payload file: the salt is a MAC under the run's own secret, so it is the same on a repeat and unguessable outside."""
-    salt = hmac.digest(salt_key, b"twokeys/salt/v1\x00" + place.encode(), "sha256").hex()[:32]
+    salt = keyed(salt_key, b"twokeys/salt/v1\x00" + place.encode()).hex()[:32]
     body = jcs({"salt": salt, "media": "application/json", "value": wire(value)})
     return Payload(sha256(body), body)
 

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from engine.errors import OperatorError
+from engine.ids import keyed
 from engine.ledger.ed25519 import check_public
 from governance.clock import random_bytes
 
@@ -143,7 +144,7 @@ def mac(key: bytes, purpose: str, *parts: str) -> bytes:
     framed = b"".join(
         len(raw).to_bytes(4, "big") + raw for raw in (purpose.encode(), *(part.encode() for part in parts))
     )
-    return hmac.digest(key, framed, "sha256")
+    return keyed(key, framed)
 
 
 def hashed(key: bytes, purpose: str, *parts: str) -> str:

@@ -141,6 +141,8 @@ def parts_for(url: str, system: str, directory: Path) -> Parts:
     parts.__dict__["registry"] = Registry({"instant": Instant()})
     parts.publisher.may_sign = lambda _: True  # type: ignore[method-assign]  # there is no bucket here
     parts.budget.excess = lambda _: ""  # type: ignore[method-assign]  # and so nothing that a log could be behind of
+    # The log is placed and signed, and not published: there is no bucket here, and DBOS has nothing like it.
+    parts.__dict__["publisher"] = type("Unpublished", (), {"may_sign": lambda _, tenant: True})()
     if system == "floor":
         parts.__dict__["policies"] = type("InProcess", (), {"of": lambda _, t, r: Allows(r), "close": lambda _: None})()
     return parts

@@ -6,7 +6,6 @@ that questions can be stored and replayed without anybody's data in them. `purpo
 
 from __future__ import annotations
 
-import hmac
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -14,10 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
-from engine.canonical import jcs, read_json
+from engine.canonical import read_json, written
 from engine.errors import CallerError
 from engine.gate.action import CLASSES, FIELD_OPS, KINDS, TIERS, Action
 from engine.gate.reducer import hidden_character
+from engine.ids import keyed
 from engine.limits import int_max, policy_bytes_max, policy_input_depth_max, policy_input_fields_max
 
 INPUT_SCHEMA = "twokeys.policy.input/v1"
@@ -146,7 +146,7 @@ def request_id(random_16: bytes) -> str:
 
 def value_hmac(tenant_key: bytes, value: str) -> str:
     """The name of a value that only a holder of the tenant's key can compute or guess."""
-    return hmac.digest(tenant_key, b"twokeys/value/v1\x00" + value.encode("utf-8"), "sha256").hex()
+    return keyed(tenant_key, b"twokeys/value/v1\x00" + value.encode("utf-8")).hex()
 
 
 # --- the document -------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def canonical_input(value: object) -> bytes:
     """The canonical bytes of an input document, if it is one; QuestionRefused names the path and the rule otherwise."""
     check_input(value)
     try:
-        data = jcs(value)
+        data = written(value)  # of the profile by what was just checked
     except CallerError as error:
         raise QuestionRefused(error.reason, code="input_rejected", field="input") from error
     if len(data) > policy_bytes_max:

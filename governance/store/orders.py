@@ -6,6 +6,7 @@ import datetime
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 from engine.canonical import encode, jcs, sha256
@@ -16,6 +17,7 @@ from governance.store.dispatch import Lease
 from governance.store.unit import ByteStrings, Database, Unit
 
 _promise_columns = tuple(f.name for f in fields(Promise))
+_promise_row, _promise_values = ("run", *_promise_columns), attrgetter(*_promise_columns)
 _json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False)
 _call = "select of_run, refused, kept from commit_facts(%s, %s, %s)"
 
@@ -140,4 +142,4 @@ def _run(case: Case) -> dict[str, Any]:
 
 
 def _promise(run: str, promise: Promise) -> dict[str, Any]:
-    return {"run": run, **{name: getattr(promise, name) for name in _promise_columns}}
+    return dict(zip(_promise_row, (run, *_promise_values(promise)), strict=True))

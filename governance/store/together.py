@@ -14,12 +14,18 @@ from governance.store.orders import Answers, Order, answered, write, write_alone
 from governance.store.unit import Database
 
 
+def _closed() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 @dataclass(slots=True, eq=False)
 class _Waiting:
     """An order whose drive sleeps until it is answered or is to make the next call itself."""
 
     order: Order
-    woken: threading.Event = field(default_factory=threading.Event)
+    woken: threading.Lock = field(default_factory=_closed)  # opened once; an event would cost more than the queue
     leads: bool = False
     answers: Answers | None = None
     failed: OperatorError | None = None
@@ -51,7 +57,7 @@ class Together:
             else:
                 queue.append(mine)
         if not mine.leads:
-            mine.woken.wait()
+            mine.woken.acquire()
         if mine.leads:
             self._lead(tenant, mine)
         if mine.failed is not None:
@@ -88,11 +94,11 @@ class Together:
                     del self._queues[tenant]
             if follows is not None:
                 follows.leads = True
-                follows.woken.set()
+                follows.woken.release()
             for one in batch[1:]:
                 one.answers = answers
                 one.failed = OperatorError(reason, code=code) if reason else None
-                one.woken.set()
+                one.woken.release()
             mine.answers = answers
 
     def _write(self, tenant: str, orders: list[Order]) -> Answers:

@@ -1,16 +1,19 @@
-"""The strict JSON reader: hostile nesting, text and numbers are refused before or while they are read, and nothing else is."""
+"""The strict JSON reader, the one order of a map, and the MAC: nothing hostile is read, and nothing is written in two ways."""
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.canonical import read_json
+from engine.canonical import decode, encode, read_json
 from engine.errors import CallerError
+from engine.ids import keyed
 from engine.limits import json_depth_max
 
 TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
@@ -105,3 +108,23 @@ def test_what_another_reader_could_read_otherwise_is_refused(data: bytes, why: s
 
 def test_a_document_that_is_too_long_is_not_looked_at() -> None:
     assert refusal(b"[1]", bytes_max=2) == "3 bytes; at most 2 are read"
+
+
+class Named(str):
+    """Equal to a plain text, and none."""
+
+
+@given(st.dictionaries(st.text(max_size=50), st.integers(0, 9), max_size=30), st.randoms())
+def test_a_map_is_written_in_one_order_however_it_was_filled(value: dict[str, int], chance: Random) -> None:
+    names = list(value)
+    chance.shuffle(names)
+    assert encode({name: value[name] for name in names}) == encode(value)
+    assert decode(encode(value)) == value
+    for name in names[:1]:
+        with pytest.raises(CallerError, match="a map key is a string"):
+            encode({**{other: value[other] for other in names[1:]}, Named(name): 1})
+
+
+@given(st.binary(max_size=100), st.binary(max_size=100))
+def test_what_is_kept_of_a_key_changes_no_mac(key: bytes, data: bytes) -> None:
+    assert keyed(key, data) == keyed(key, data) == hmac.digest(key, data, "sha256")

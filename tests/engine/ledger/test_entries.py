@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.canonical import jcs
 from engine.errors import BrokenLedger
-from engine.ledger.entries import CATALOGUE, GENESIS, Fact, build, check_body, instant, read_entry, stamp
+from engine.ledger.entries import CATALOGUE, GENESIS, Fact, _slowly, build, check_body, instant, read_entry, stamp
 from engine.ledger.tree import leaf_hash
 
 AT = datetime(2026, 8, 21, 10, 11, 12, 345678, tzinfo=UTC)
@@ -185,3 +185,47 @@ def test_any_text_and_number_comes_back_as_it_was(text: str, count: int) -> None
     data = made(fact)
     assert read_entry(data).body == fact.body
     assert data == rfc8785.dumps(json.loads(data))
+
+
+ODD = st.sampled_from(
+    (None, True, -1, 2**53, 1.5, "", "ab" * 32, "\ud800", 'é"\\\n', "x", [], ["a"], [["g", 1]], {}, b"")
+)
+
+
+@given(st.data())
+def test_an_entry_that_is_built_quickly_is_the_one_that_the_rules_build(data: st.DataObject) -> None:
+    """Byte for byte, for every type; and what the rules refuse is refused for their reason."""
+    kind = data.draw(st.sampled_from([*sorted(CATALOGUE), "nothing.happened"]))
+    body = {key: sample(key) for key in CATALOGUE.get(kind, ())}
+    wrong = data.draw(st.dictionaries(st.sampled_from([*sorted(body), "more"]), ODD, max_size=2))
+    left = data.draw(st.sets(st.sampled_from(sorted(body) or ["more"]), max_size=1))
+    fact = Fact(
+        kind,
+        data.draw(
+            st.sampled_from(
+                ({"type": "person", "id": "p"}, {"type": "system", "id": "é"}, {"type": "x", "id": "p"}, {"id": "p"})
+            )
+        ),
+        {name: item for name, item in {**body, **wrong}.items() if name not in left},
+        data.draw(st.sampled_from(((), ("ab" * 32,), ("no",)))),
+    )
+    at = data.draw(st.sampled_from((AT, AT.astimezone(timezone(timedelta(hours=5))), AT.replace(tzinfo=None))))
+    place = data.draw(
+        st.sampled_from((("acme", "run-1", 3), ("acme", "person/é", 3), ("", "run-1", 3), ("acme", "run-1", -1)))
+    )
+
+    def tried(make: Any) -> Any:
+        try:
+            return make(fact, *place, GENESIS, at)
+        except BrokenLedger as error:
+            return error.code, error.reason
+
+    built, by_rule = tried(build), tried(_slowly)
+    assert built == ((by_rule, leaf_hash(by_rule)) if type(by_rule) is bytes else by_rule)
+
+
+def test_the_sample_of_every_type_is_built_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the test above would hold the rules to themselves."""
+    monkeypatch.setattr("engine.ledger.entries._slowly", lambda *_: pytest.fail("by the rules"))
+    for kind, keys in CATALOGUE.items():
+        assert made(Fact(kind, {"type": "system", "id": "twokeys"}, {key: sample(key) for key in keys}))

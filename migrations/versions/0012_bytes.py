@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0011"
-down_revision = "0010"
+revision = "0012"
+down_revision = "0011"
 
 # Decisions of one tenant, any number of runs, in one call that sets the tenant itself. `f` holds an array of rows under the
 # name of each table, each row with its run; where a column is of bytes the row has their place in `b`, counted from 1. What
@@ -49,11 +49,11 @@ begin
       of_run := one.run; refused := 'fence'; return next;
     end if;
   end loop;
-  for one in select s.revision, s."freeze", s.persons, array_agg(s.run) as runs
-      from jsonb_to_recordset(f->'seen') as s(run text, revision text, "freeze" text, persons text[])
-      where not s.run = any(lost) group by s.revision, s."freeze", s.persons loop
+  for one in select s.revision, s."freeze", s.persons, coalesce(s.own, false) as own, array_agg(s.run) as runs
+      from jsonb_to_recordset(f->'seen') as s(run text, revision text, "freeze" text, persons text[], own boolean)
+      where not s.run = any(lost) group by s.revision, s."freeze", s.persons, coalesce(s.own, false) loop
     perform 1 from tenant n join policy p on p.tenant = n.tenant and p.state = 'active' where n.tenant = t
-        and not n.kill_switch and n.freeze_id = one."freeze" and p.revision = one.revision and not exists
+        and (one.own or not n.kill_switch) and n.freeze_id = one."freeze" and p.revision = one.revision and not exists
         (select from person h where h.tenant = t and h.person = any(one.persons) and not h.active);
     if not found then
       lost := lost || one.runs;
