@@ -42,6 +42,7 @@ poll_idle_seconds = 2.0  # with them, for what no wake-up tells: a time that has
 cap_max = 1_000_000
 weight_max = 1_000  # units of a tenant's or a workspace's share
 turns_ahead_max = 2 * claim_batch  # items of a tenant that have a turn and that nobody has claimed
+turns_seconds = 0.05  # a busy worker gives turns this often: whoever is new waits no longer for one
 
 # Policy.
 policy_bytes_max = 65_536

@@ -15,6 +15,7 @@ from engine.limits import (
     poll_idle_seconds,
     poll_seconds,
     runs_per_commit_max,
+    turns_seconds,
 )
 from engine.program.function_code import CodeChanged
 from governance import clock, log, metrics
@@ -149,7 +150,7 @@ class Worker:
             return False
         leases: list[Lease] = []
         try:
-            leases = self._dispatch.claim(self._name, slots, self._ttl)
+            leases = self._dispatch.claim(self._name, slots, self._ttl, turns_every=turns_seconds)
         except TwokeysError as error:
             _say.warning("claim failed", error=str(error))
             clock.sleep(0.5)

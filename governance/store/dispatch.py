@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from governance import clock
 from governance.store import turns
 from governance.store.unit import Database
 
@@ -110,11 +111,27 @@ class Dispatch:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._given_at = float("-inf")
 
-    def claim(self, owner: str, n: int, lease_seconds: float, *, seals: bool = False) -> list[Lease]:
-        """Up to n items whose turn it is, now leased to `owner`, lost leases first. Seals are claimed apart: a slow bucket holds no run."""
-        if not seals:
+    def claim(
+        self, owner: str, n: int, lease_seconds: float, *, seals: bool = False, turns_every: float = 0.0
+    ) -> list[Lease]:
+        """Up to n items whose turn it is, now leased to `owner`, lost leases first. Seals are claimed apart: a slow bucket holds no run.
+
+        Turns are given first, `turns_every` seconds apart at least, and at once when there are too few of them.
+        """
+        if seals:
+            return self._claimed(owner, n, lease_seconds, seals=True)
+        fresh = clock.monotonic() - self._given_at >= turns_every
+        if fresh:
             self.give_turns()
+        leases = self._claimed(owner, n, lease_seconds)
+        if not fresh and len(leases) < n:
+            self.give_turns()
+            leases += self._claimed(owner, n - len(leases), lease_seconds)
+        return leases
+
+    def _claimed(self, owner: str, n: int, lease_seconds: float, *, seals: bool = False) -> list[Lease]:
         with self._database.across("tk_dispatch") as connection:
             how = _claim_seals if seals else _claim
             rows = connection.execute(how, {"owner": owner, "n": n, "ttl": lease_seconds, "seals": seals}).all()
@@ -122,6 +139,7 @@ class Dispatch:
 
     def give_turns(self) -> int:
         """Let those who waited longest by their share go next, as far as caps leave places; how many turns were given."""
+        self._given_at = clock.monotonic()
         with self._database.across("tk_dispatch") as connection:
             return turns.give_turns(connection)
 

@@ -183,3 +183,27 @@ def test_an_item_that_is_put_back_goes_before_those_that_came_after_it(desk: Des
     desk._owner.execute("update work set state = 'ready', owner = '', turn = null where state = 'leased'")
     assert len(desk.claim(40)) == turns_ahead_max - 1, "these have their turns"
     assert desk.claim(1)[0].run == first.run
+
+
+def test_a_busy_worker_gives_turns_now_and_then_and_at_once_when_there_are_too_few(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turns that are ahead are claimed without asking for more; nobody waits for the time to come when there are none."""
+    given: list[int] = []
+    give_turns = turns.give_turns
+
+    def counted(connection: sa.Connection) -> int:
+        given.append(give_turns(connection))
+        return given[-1]
+
+    monkeypatch.setattr(turns, "give_turns", counted)
+    desk.arrive("big", 20)
+    assert len(desk.dispatch.claim("desk", 4, 60, turns_every=3600)) == 4
+    assert given == [20]
+    assert len(desk.dispatch.claim("desk", 4, 60, turns_every=3600)) == 4
+    assert given == [20]
+    desk.arrive("small", 1)
+    assert {one.tenant for one in desk.dispatch.claim("desk", 13, 60, turns_every=3600)} == {"big", "small"}
+    assert given == [20, 1]
+    assert len(desk.dispatch.claim("desk", 1, 60, turns_every=0)) == 0
+    assert len(given) == 3
