@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0012"
-down_revision = "0011"
+revision = "0013"
+down_revision = "0012"
 
 # Decisions of one tenant, any number of runs, in one call that sets the tenant itself. `f` holds an array of rows under the
 # name of each table, each row with its run; where a column is of bytes the row has their place in `b`, counted from 1. What
