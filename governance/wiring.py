@@ -428,7 +428,7 @@ class Parts:
         return application(
             WebSeams(
                 database=self.database, route=self.dispatch.route, start=self.start, propose=self.propose, decide=self.decide,
-                edit=self.edit,
+                edit=self.edit, amend=self.amend, publishing=self.publishing, changes=self.changes, freezes=self.freezes,
                 answers=self.answers, cancel=self.cancel, resolve=self.resolve, retry=self.retry, publish=self.publish,
                 caps=self.caps, admit=self.admit,
                 unseal=self.secrets.unseal, verify=self.secrets.verify,

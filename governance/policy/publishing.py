@@ -24,6 +24,7 @@ from governance.store.drafts import DraftRecord, Position
 from governance.store.unit import Database, Unit
 
 flips_shown = 30
+replay_seconds_max = 20.0  # while somebody waits for the answer; what is left is done by the next request
 fresh_hours_max = 24  # what was replayed before that says too little about now
 VERBS = {"allow": "allow", "needs_approval": "only ask about", "deny": "deny"}
 WERE = {
@@ -89,7 +90,7 @@ class Publishing:
             old = unit.now() - at.until > datetime.timedelta(hours=fresh_hours_max)
         return replays.run(self._database, job, told=told, again=True, seconds=seconds) if at.done and old else at
 
-    def prepare(self, tenant: str, name: str, operation: str = PUBLISH, *, seconds: float | None = None) -> Change:
+    def prepare(self, tenant: str, name: str, operation: str = PUBLISH) -> Change:
         """The change that this draft's newest edit is, with everything that those who decide must see; or why it is none."""
         self._check_open(tenant, name, operation)
         proved = self.prove(tenant, name)
@@ -97,7 +98,7 @@ class Publishing:
             raise Refused(_failed(proved.tested), code="tests_failed", field="draft", next_step="`twokeys policy test`")
         if proved.made.revision == proved.base.revision:
             raise Refused("it says what the policy in force says", code="unchanged", field="draft")
-        at = self.replayed(tenant, proved, seconds=seconds)
+        at = self.replayed(tenant, proved, seconds=replay_seconds_max)
         if not at.done:
             raise Refused(
                 f"{at.seen} recorded decisions are replayed and more are left", code="replaying", field="draft",

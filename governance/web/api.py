@@ -31,7 +31,7 @@ from governance.store import tasks as store
 from governance.store.people import Profile
 from governance.store.unit import Unit
 from governance.store.views import Page, RunView
-from governance.web import actions, openapi, questions, story, tasks, tenants
+from governance.web import actions, openapi, policies, questions, story, tasks, tenants
 from governance.web import gate_models as gate_shape
 from governance.web import models as shape
 from governance.web.auth import Caller, bearer, check_reader, dedupe_key, reader
@@ -64,7 +64,7 @@ class Api:
     """Every operation of /v1."""
 
     def __init__(self, seams: Seams) -> None:
-        self._seams = seams
+        self.seams = seams
         self.document = openapi.document(OPERATIONS, metadata.version("twokeys"), seams.public_url.rstrip("/"))
 
     def routes(self) -> list[Route]:
@@ -101,8 +101,8 @@ class Api:
 
     def _admit(self, header: str) -> Caller:
         """Before a byte of the body is read: the token is linked and its person active."""
-        caller = bearer(self._seams.route, header)
-        check_reader(self._seams.database, caller)
+        caller = bearer(self.seams.route, header)
+        check_reader(self.seams.database, caller)
         return caller
 
     # --- runs ---------------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Api:
         asked: shape.StartRun = call.body
         if call.key and asked.ref and call.key != asked.ref:
             raise CallerError("the header and the body give different references", code="invalid_body", field="ref")
-        begun = self._seams.start.by_hand(
+        begun = self.seams.start.by_hand(
             call.caller.tenant,
             call.caller.actor,
             asked.workflow,
@@ -132,7 +132,7 @@ class Api:
                 field="state",
                 next_step=f"one of {', '.join(views.STATES)}",
             )
-        with self._seams.database.unit(call.caller.tenant, write=False) as unit:
+        with self.seams.database.unit(call.caller.tenant, write=False) as unit:
             found = views.runs(
                 unit, state=asked.state, workflow=asked.workflow, after=read_page(asked.after), limit=page_rows + 1
             )
@@ -143,12 +143,12 @@ class Api:
     def show_run(self, call: Call) -> shape.RunDetailOut:
         """GET /v1/runs/{run}."""
         name = call.path["run"]
-        with self._seams.database.unit(call.caller.tenant, write=False) as unit:
+        with self.seams.database.unit(call.caller.tenant, write=False) as unit:
             me = reader(unit, call.caller)
             run, steps, bundle = views.run(unit, name), views.steps(unit, name), views.bundle(unit, name)
             asked = [questions.load(unit, one, me, "") for one in approvals.of_run(unit, name)]
             verdicts = views.verdicts(unit, name)
-            given = receipts(unit, self._seams.verify, name)
+            given = receipts(unit, self.seams.verify, name)
             unsure = doubts.of_run(unit, name)
             now = unit.now()
         why = story.why(run, steps, asked, now)
@@ -164,14 +164,14 @@ class Api:
     def cancel_run(self, call: Call) -> shape.StateOut:
         """POST /v1/runs/{run}/cancel."""
         run = call.path["run"]
-        state = self._seams.cancel.cancel(call.caller.tenant, call.caller.actor, run, call.body.reason)
+        state = self.seams.cancel.cancel(call.caller.tenant, call.caller.actor, run, call.body.reason)
         return shape.StateOut(run=run, state=state)
 
     def resolve_run(self, call: Call) -> shape.ResolvedOut:
         """POST /v1/runs/{run}/resolve."""
         asked: shape.ResolveRun = call.body
         run, caller = call.path["run"], call.caller
-        found = self._seams.resolve.resolve(
+        found = self.seams.resolve.resolve(
             caller.tenant, caller.actor, run, asked.promise, asked.how, asked.reason, via="api", doubt=asked.doubt,
             dedupe_key=dedupe_key("api", caller, f"{run}/{asked.promise}/{asked.how}", call.key),
         )  # fmt: skip
@@ -179,12 +179,12 @@ class Api:
 
     def run_bundle(self, call: Call) -> Response:
         """GET /v1/runs/{run}/bundle."""
-        return download(self._seams, call.caller, call.path["run"])
+        return download(self.seams, call.caller, call.path["run"])
 
     def run_journal(self, call: Call) -> shape.JournalOut:
         """GET /v1/journal/{run}."""
         run = call.path["run"]
-        with self._seams.database.unit(call.caller.tenant, write=False) as unit:
+        with self.seams.database.unit(call.caller.tenant, write=False) as unit:
             allowed(unit, call.caller.actor, "audit")
             views.run(unit, run)
             rows = journals.rows(unit, run)
@@ -200,17 +200,17 @@ class Api:
 
     def propose_action(self, call: Call) -> shape.ActionOut:
         """POST /v1/actions."""
-        return actions.propose(self._seams, call)
+        return actions.propose(self.seams, call)
 
     def show_action(self, call: Call) -> shape.ActionOut:
         """GET /v1/actions/{action}."""
-        return actions.show(self._seams, call)
+        return actions.show(self.seams, call)
 
     # --- approvals ----------------------------------------------------------------------------------------------------
 
     def list_approvals(self, call: Call) -> shape.ApprovalsOut:
         """GET /v1/approvals."""
-        with self._seams.database.unit(call.caller.tenant, write=False) as unit:
+        with self.seams.database.unit(call.caller.tenant, write=False) as unit:
             me = reader(unit, call.caller)
             found = views.waiting(unit, read_page(call.query.after), queue_rows + 1)
             known = _names(unit)
@@ -220,7 +220,7 @@ class Api:
 
     def show_approval(self, call: Call) -> shape.ApprovalOut:
         """GET /v1/approvals/{approval}."""
-        with self._seams.database.unit(call.caller.tenant, write=False) as unit:
+        with self.seams.database.unit(call.caller.tenant, write=False) as unit:
             me: Profile = reader(unit, call.caller)
             return _approval(questions.load(unit, call.path["approval"], me, ""), _names(unit))
 
@@ -228,9 +228,9 @@ class Api:
         """POST /v1/approvals/{approval}/decide."""
         asked: shape.DecideApproval = call.body
         approval = call.path["approval"]
-        with self._seams.database.unit(call.caller.tenant, write=False) as unit:
+        with self.seams.database.unit(call.caller.tenant, write=False) as unit:
             question = questions.load(unit, approval, None, "")
-        answer = self._seams.decide.decide(
+        answer = self.seams.decide.decide(
             Press(
                 tenant=call.caller.tenant, approval=approval, actor_kind="token", actor_ref=call.caller.actor.ref, kind=asked.kind,
                 digest16=asked.digest16, card_rev=question.record.card_rev, via="api", reason=asked.reason.strip(),
@@ -247,7 +247,7 @@ class Api:
         """POST /v1/approvals/{approval}/edit."""
         asked: gate_shape.EditApproval = call.body
         approval = call.path["approval"]
-        done = self._seams.edit.edit(
+        done = self.seams.edit.edit(
             Changed(
                 call.caller.tenant, approval, call.caller.actor, asked.digest16, asked.fields, asked.reason.strip(), "api",
                 asked.amount_minor, dedupe_key("api", call.caller, f"{approval}/edit", call.key),
@@ -260,7 +260,7 @@ class Api:
     def list_tasks(self, call: Call) -> shape.TasksOut:
         """GET /v1/tasks."""
         place = read_page(call.query.after)
-        with self._seams.database.unit(call.caller.tenant, write=False) as unit:
+        with self.seams.database.unit(call.caller.tenant, write=False) as unit:
             me = reader(unit, call.caller)
             found = store.waiting(unit, store.groups_of(me), (place.at, place.id) if place else None, queue_rows + 1)
             rows = [tasks.out(tasks.of(unit, one, me)) for one in found[:queue_rows]]
@@ -269,7 +269,7 @@ class Api:
 
     def show_task(self, call: Call) -> shape.TaskOut:
         """GET /v1/tasks/{task}."""
-        with self._seams.database.unit(call.caller.tenant, write=False) as unit:
+        with self.seams.database.unit(call.caller.tenant, write=False) as unit:
             return tasks.out(tasks.load(unit, call.path["task"], reader(unit, call.caller)))
 
     def answer_task(self, call: Call) -> shape.AnsweredOut:
@@ -277,7 +277,7 @@ class Api:
         asked: shape.AnswerTask = call.body
         caller, task = call.caller, call.path["task"]
         once = dedupe_key("api", caller, task, call.key)
-        told = self._seams.answers.answer(
+        told = self.seams.answers.answer(
             Filled(caller.tenant, task, caller.actor, asked.digest16, asked.values, "api", once)
         )
         told.check()
@@ -287,28 +287,28 @@ class Api:
 
     def apply_workflow(self, call: Call) -> shape.PublishedOut:
         """POST /v1/workflows."""
-        found = self._seams.publish.apply(call.caller.tenant, call.caller.actor, call.body, "workflow.yaml")
+        found = self.seams.publish.apply(call.caller.tenant, call.caller.actor, call.body, "workflow.yaml")
         return shape.PublishedOut(name=found.name, version=found.version, digest=found.digest, state=found.state)
 
     def show_caps(self, call: Call) -> shape.CapsOut:
         """GET /v1/caps."""
-        return tenants.show_caps(self._seams, call)
+        return tenants.show_caps(self.seams, call)
 
     def set_caps(self, call: Call) -> shape.CapOut:
         """PUT /v1/caps."""
-        return tenants.set_caps(self._seams, call)
+        return tenants.set_caps(self.seams, call)
 
     def list_workspaces(self, call: Call) -> shape.WorkspacesOut:
         """GET /v1/workspaces."""
-        return tenants.list_workspaces(self._seams, call)
+        return tenants.list_workspaces(self.seams, call)
 
     def add_workspace(self, call: Call) -> shape.WorkspaceOut:
         """POST /v1/workspaces."""
-        return tenants.add_workspace(self._seams, call)
+        return tenants.add_workspace(self.seams, call)
 
     def trust_policy(self, call: Call) -> Response:
         """GET /v1/trust."""
-        return Response(self._seams.trust(call.caller.tenant), media_type="text/plain; charset=utf-8")
+        return Response(self.seams.trust(call.caller.tenant), media_type="text/plain; charset=utf-8")
 
     def openapi_document(self, call: Call | None) -> dict[str, Any]:
         """GET /v1/openapi.json."""
@@ -443,4 +443,5 @@ OPERATIONS: tuple[Operation, ...] = (
               body=shape.AddWorkspace, out=shape.WorkspaceOut, status=201),
     Operation("GET", "/v1/trust", "trustPolicy", "The trust policy that an auditor pins", Api.trust_policy, gives="text/plain"),
     Operation("GET", "/v1/openapi.json", "openapi", "This document", Api.openapi_document, open=True),
+    *policies.OPERATIONS,
 )  # fmt: skip

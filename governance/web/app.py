@@ -20,7 +20,7 @@ from engine.limits import json_bytes_max
 from governance import clock, log, metrics
 from governance.web import problems
 from governance.web.api import Api
-from governance.web.console import Console, sentence
+from governance.web.console import Console
 from governance.web.hooks import Hooks
 from governance.web.render import CSP, Pages
 from governance.web.seams import Seams
@@ -106,7 +106,7 @@ class _Errors:
             _say.error("request failed", path=request.url.path, code=error.code, reason=str(error))
         if _for_machines(request.url.path):
             return problems.answer(error)
-        return self._page(status, sentence(error))
+        return self._page(status, problems.sentence(error))
 
     async def http(self, request: Request, error: Exception) -> Response:
         """No such address, no such method, a body beyond the bound."""

@@ -22,11 +22,12 @@ from governance.store import tasks as store
 from governance.store.people import Profile
 from governance.store.unit import Unit
 from governance.store.views import Page
-from governance.web import gate, problems, questions, story, tasks
+from governance.web import gate, policy_pages, problems, questions, story, tasks
 from governance.web.auth import NotSignedIn, Session, Sessions, by_token, check_reader, dedupe_key, reader
 from governance.web.evidence import download, receipts
 from governance.web.forms import read_form
 from governance.web.paging import local_path, read_page, write_page
+from governance.web.problems import sentence, told
 from governance.web.render import Pages
 from governance.web.seams import Seams
 
@@ -40,6 +41,7 @@ _notes = {
     "did_not": "Recorded that it did not happen. What is left of its attempts is used, judged again first.",
     "probe": "Looking now. What is found stands below within seconds.",
     "retry": "Recorded that you want it tried again under the same key.",
+    **policy_pages.NOTES,
 }
 
 
@@ -97,6 +99,7 @@ class Console:
             ("GET", "/workflows", Console.workflows),
             ("GET", "/people", Console.people),
             ("GET", "/trust", Console.trust),
+            *policy_pages.ROUTES,
         )
         return [Route(path, self._endpoint(work), methods=[method]) for method, path, work in table]
 
@@ -269,7 +272,7 @@ class Console:
                 raise CallerError("say why, so that others can read it", code="reason_required", field="reason")
             self.seams.cancel.cancel(session.tenant, session.caller.actor, run, reason)
         except TwokeysError as refused:
-            return self.run(visit, *_told(refused))
+            return self.run(visit, *told(refused))
         return RedirectResponse(f"/runs/{quote(run, safe='')}?done=canceled", 303)
 
     def resolve(self, visit: Visit) -> Response:
@@ -292,7 +295,7 @@ class Console:
                 dedupe_key=once,
             )
         except TwokeysError as refused:
-            return self.run(visit, *_told(refused))
+            return self.run(visit, *told(refused))
         return RedirectResponse(f"/runs/{quote(run, safe='')}?done={quote(how, safe='')}", 303)
 
     def retry(self, visit: Visit) -> Response:
@@ -301,7 +304,7 @@ class Console:
         try:
             self.seams.retry.retry(session.tenant, session.caller.actor, run)
         except TwokeysError as refused:
-            return self.run(visit, *_told(refused))
+            return self.run(visit, *told(refused))
         return RedirectResponse(f"/runs/{quote(run, safe='')}?done=retried", 303)
 
     def bundle(self, visit: Visit) -> Response:
@@ -373,7 +376,7 @@ class Console:
         try:
             done = self.seams.edit.edit(gate.changed(session, question, form))
         except TwokeysError as refused:
-            said, status = _told(refused)
+            said, status = told(refused)
             return self.approval(visit, (False, said), status)
         return self.approval(visit, (True, done.sentence))
 
@@ -463,12 +466,6 @@ def names(unit: Unit) -> dict[str, str]:
     return {p.person: p.name for p in people.profiles(unit).values()}
 
 
-def sentence(error: TwokeysError) -> str:
-    """An error as a person reads it."""
-    text = error.reason[:1].upper() + error.reason[1:]
-    return f"{text}. {error.next_step[:1].upper()}{error.next_step[1:]}." if error.next_step else text + "."
-
-
 def _query(request: Request) -> dict[str, str]:
     return {name: value.replace("\x00", "\ufffd") for name, value in request.query_params.items()}
 
@@ -476,10 +473,6 @@ def _query(request: Request) -> dict[str, str]:
 def _back(visit: Visit) -> str:
     """Where to go on after sign-in; a form is never sent again."""
     return "/" if visit.form else visit.path
-
-
-def _told(error: TwokeysError) -> tuple[str, int]:
-    return sentence(error), problems.status_of(error)
 
 
 def _next(path: str, rows: tuple[views.RunView, ...], query: dict[str, str]) -> str:

@@ -20,6 +20,18 @@ from engine.errors import (
 )
 from governance.commands.answer import AnswerInvalid
 
+
+def sentence(error: TwokeysError) -> str:
+    """An error as a person reads it."""
+    text = error.reason[:1].upper() + error.reason[1:]
+    return f"{text}. {error.next_step[:1].upper()}{error.next_step[1:]}." if error.next_step else text + "."
+
+
+def told(error: TwokeysError) -> tuple[str, int]:
+    """The sentence, and the status that a page with it has."""
+    return sentence(error), status_of(error)
+
+
 TYPE = "urn:twokeys:problem:"
 
 _by_class: Mapping[type[TwokeysError], int] = {
@@ -60,6 +72,17 @@ _by_code = {
     "expired": 409,
     "stale_card": 409,
     "taken": 409,
+    "closed": 409,
+    "frozen": 409,
+    "waits": 409,
+    "policy_moved": 409,
+    "loosened": 409,
+    "replaying": 409,
+    "unchanged": 409,
+    "clash": 409,
+    "tests_failed": 422,
+    "unknown_group": 422,
+    "too_few_owners": 422,
     "try_again": 503,
 }
 _titles = {

@@ -8,16 +8,20 @@ from dataclasses import dataclass
 from starlette.routing import BaseRoute
 
 from governance.commands.admit import Admit
+from governance.commands.amend import Amend
 from governance.commands.answer import Answers
 from governance.commands.cancel import Cancel
 from governance.commands.caps import SetCaps
+from governance.commands.change import Changes
 from governance.commands.decide import Decide
 from governance.commands.edit import Edit
+from governance.commands.freeze import Freezes
 from governance.commands.propose import Propose
 from governance.commands.publish import Publish
 from governance.commands.resolve import Resolve
 from governance.commands.retry import Retry
 from governance.commands.start import Start
+from governance.policy.publishing import Publishing
 from governance.store.unit import Database
 from governance.web.scrape import Scrape
 
@@ -39,6 +43,10 @@ class Seams:
     publish: Publish
     caps: SetCaps
     admit: Admit
+    amend: Amend
+    publishing: Publishing
+    changes: Changes
+    freezes: Freezes
     unseal: Callable[[str, str, bytes], str]  # tenant, purpose, sealed
     verify: Callable[[str, str, bytes, bytes], bool]  # tenant, key id, data, signature
     fetch: Callable[[str, str], bytes]  # object key, version id -> the stored bundle
