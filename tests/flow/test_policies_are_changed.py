@@ -10,9 +10,15 @@ from typing import Any
 
 import pytest
 
+from engine.canonical import sha256
 from engine.catalog.draft import Draft
-from engine.errors import CallerError, Refused
-from engine.gate.own import PUBLISH
+from engine.errors import AuthorError, CallerError, Refused
+from engine.gate.own import CONNECTOR, LOOSEN, PUBLISH
+from engine.gate.permit import Judgement, Permit, Release, permit
+from engine.gate.receipt import Outcome
+from engine.program.one_step import Proposal
+from governance.connectors.own import Own
+from governance.policy.bundle import build
 from governance.stages.tick import Tick
 from governance.store import changes, drafts, templates
 from tests.flow.test_children import verified
@@ -224,3 +230,154 @@ def test_a_loosening_in_a_hurry_goes_away_by_itself(world: World) -> None:
         unit.run("update due set at = clock_timestamp() where tenant = :tenant and kind = 'policy'")
     Tick(world.parts.database).step()
     assert live(world) == loosened, "a clock that rings too early changes nothing"
+
+
+def test_when_its_time_is_over_what_was_before_is_in_force_again(world: World) -> None:
+    """The clock of the database decides; both the beginning and the end are entries of the log."""
+    before = live(world)
+    drafted(world, "hurry", writes(500))
+    change = replace(world.parts.publishing.prepare(world.tenant, "hurry", LOOSEN), minutes=1)
+    with world.parts.database.unit(world.tenant) as unit:
+        made = changes.activate(unit, change, "loosened", run="", by="test")
+    assert made.until is not None
+    with world.parts.database.unit(world.tenant) as unit:
+        assert changes.revert(unit, made.n) is None, "not before its time"
+    with world.parts.database.unit(world.tenant) as unit:
+        unit.now = lambda: made.until  # type: ignore[method-assign]
+        back = changes.revert(unit, made.n)
+    assert back is not None
+    assert (back.how, back.revision, live(world)) == ("reverted", before, before)
+    with world.parts.database.unit(world.tenant) as unit:
+        unit.now = lambda: made.until  # type: ignore[method-assign]
+        assert changes.revert(unit, made.n) is None, "once"
+    assert world.entries("policy/main").count("policy.published") == 2
+
+
+def test_what_came_after_a_loosening_is_not_taken_away_with_it(world: World) -> None:
+    drafted(world, "hurry", writes(500))
+    change = replace(world.parts.publishing.prepare(world.tenant, "hurry", LOOSEN), minutes=1)
+    with world.parts.database.unit(world.tenant) as unit:
+        made = changes.activate(unit, change, "loosened", run="", by="test")
+    back = replace(change, base_revision=made.revision, revision=made.base_revision, minutes=0)
+    with world.parts.database.unit(world.tenant) as unit:
+        changes.activate(
+            unit,
+            replace(back, bundle=templates.policy(unit, made.base_revision).bundle),
+            "rolled_back",
+            run="",
+            by="test",
+        )
+    with world.parts.database.unit(world.tenant) as unit:
+        unit.now = lambda: made.until  # type: ignore[method-assign, return-value]
+        assert changes.revert(unit, made.n) is None
+    assert live(world) == made.base_revision
+
+
+def test_a_worker_that_dies_after_publishing_publishes_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The effect is in force and the receipt is lost: whoever takes over looks, finds it, and does nothing twice."""
+    drafted(world, "more", writes(80))
+    run = published(world, "more", "ana")
+    done: list[str] = []
+    perform = Own.perform
+
+    def dies(self: Own, permit: Permit) -> Outcome:
+        outcome = perform(self, permit)
+        done.append(outcome.status)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Own, "perform", dies)
+    assert world.press(world.waiting(run), "bo").ok
+    with pytest.raises(KeyboardInterrupt):
+        world.until(run, "succeeded", rounds=3)
+    monkeypatch.undo()
+    after = live(world)
+    world.expire_leases()
+    world.until(run, "succeeded")
+    with world.parts.database.unit(world.tenant, write=False) as unit:
+        assert [one.revision for one in changes.activations(unit, 10)] == [after]
+    assert done == ["ok"]
+
+
+def test_a_worker_that_dies_before_publishing_leaves_it_to_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafted(world, "more", writes(80))
+    run, before = published(world, "more", "ana"), live(world)
+
+    def dies(self: Own, permit: Permit) -> Outcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Own, "perform", dies)
+    assert world.press(world.waiting(run), "bo").ok
+    with pytest.raises(KeyboardInterrupt):
+        world.until(run, "succeeded", rounds=3)
+    monkeypatch.undo()
+    assert live(world) == before
+    world.expire_leases()
+    with world.parts.database.unit(world.tenant) as unit:
+        unit.run(
+            "update promise set started_at = started_at - interval '5 minutes' where tenant = :tenant and run = :run",
+            run=run,
+        )
+    world.until(run, "succeeded")
+    assert live(world) != before
+
+
+def test_the_connector_counts_the_keys_whatever_the_policy_asked_for(world: World) -> None:
+    """A guard of before, or one that somebody got in, may allow it; one key is not two."""
+    drafted(world, "more", writes(80))
+    run, before = published(world, "more", "ana"), live(world)
+    found = world.waiting(run)
+    with world.parts.database.unit(world.tenant) as unit:
+        unit.run("update approval set status = 'approved' where tenant = :tenant and approval = :ap", ap=found.asked.id)
+    verdict = Judgement(1, "allow", found.action.digest.hex(), 0, "high", before)
+    given = permit(
+        found.action,
+        verdict,
+        Release(found.asked.id, found.action.digest, ("per_x",), 0, "high"),
+        attempt=1,
+        deadline_seconds=5,
+    )
+    outcome = world.parts.registry.of(CONNECTOR).perform(given)
+    assert (outcome.status, outcome.error_class) == ("rejected", "not_enough_keys")
+    bare = permit(found.action, verdict, None, attempt=1, deadline_seconds=5)
+    assert world.parts.registry.of(CONNECTOR).perform(bare).error_class == "not_enough_keys"
+    assert live(world) == before
+
+
+def test_nobody_else_may_do_what_the_product_does_to_its_own_rules(world: World) -> None:
+    """Not an agent, not an author: the operations are in nobody's catalogue."""
+    with pytest.raises(CallerError, match="there is no connector 'twokeys'"):
+        propose(world, Proposal(CONNECTOR, PUBLISH, "x", {"revision": "0" * 64}))
+    with pytest.raises(AuthorError):
+        world.apply(
+            "name: sly\nversion: '1'\ntitle: Sly\ntrigger: {kind: manual}\nconnectors: [twokeys]\neffects: [twokeys.thaw]\n"
+            "steps: [{id: a, kind: action, connector: twokeys, operation: thaw, target: x, fields: {lifts: all, reason: b}}]\n"
+        )
+
+
+def test_a_draft_is_brought_up_to_date(world: World) -> None:
+    """What only one side changed is taken over, what both changed is named."""
+    drafted(world, "mine", lambda data: data["blocked_targets"].append("INC1"))
+    drafted(world, "clash", writes(70))
+    drafted(world, "theirs", writes(20))
+    world.until(published(world, "theirs", "ana"), "succeeded")
+    made = world.parts.amend.rebase(world.tenant, world.actor("rita"), "mine")
+    assert made.base_revision == live(world)
+    assert (made.content.data["caps"]["max_writes_per_run"], made.content.data["blocked_targets"]) == (20, ["INC1"])
+    with pytest.raises(CallerError, match=r"tenant.json caps.max_writes_per_run"):
+        world.parts.amend.rebase(world.tenant, world.actor("rita"), "clash")
+
+
+def test_after_an_upgrade_the_operator_adopts_the_releases_own_rules(world: World) -> None:
+    assert world.parts.changes.adopt(world.tenant) == ""
+    old = live(world)
+    bundle = world.parts.bundle_of(world.tenant, old)
+    guard = dict(bundle.modules)["twokeys/guard.rego"].replace("own_seconds := 86400", "own_seconds := 7200")
+    earlier = build({**dict(bundle.modules), "twokeys/guard.rego": guard}, {"defaults": {}, "tenants": {}},
+                    {world.tenant: bundle.data["tenants"][world.tenant]})  # fmt: skip
+    with world.parts.database.unit(world.tenant) as unit:
+        templates.put_policy(unit, earlier.revision, earlier.archive, sha256(earlier.archive), "test")
+    assert world.parts.changes.adopt(world.tenant) == live(world) == old
+    with world.parts.database.unit(world.tenant, write=False) as unit:
+        assert changes.activations(unit, 1)[0].how == "adopted"
