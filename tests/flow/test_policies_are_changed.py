@@ -18,7 +18,7 @@ from engine.gate.permit import Judgement, Permit, Release, permit
 from engine.gate.receipt import Outcome
 from engine.program.one_step import Proposal
 from governance.connectors.own import Own
-from governance.policy.bundle import build
+from governance.policy.bundle import CANARY_TENANT, build
 from governance.stages.tick import Tick
 from governance.store import changes, drafts, templates
 from tests.flow.test_children import verified
@@ -323,6 +323,7 @@ def test_a_worker_that_dies_before_publishing_leaves_it_to_the_next(
     assert live(world) != before
 
 
+@pytest.mark.inconsistent("an approval is made to look approved with one key of two")
 def test_the_connector_counts_the_keys_whatever_the_policy_asked_for(world: World) -> None:
     """A guard of before, or one that somebody got in, may allow it; one key is not two."""
     drafted(world, "more", writes(80))
@@ -331,13 +332,8 @@ def test_the_connector_counts_the_keys_whatever_the_policy_asked_for(world: Worl
     with world.parts.database.unit(world.tenant) as unit:
         unit.run("update approval set status = 'approved' where tenant = :tenant and approval = :ap", ap=found.asked.id)
     verdict = Judgement(1, "allow", found.action.digest.hex(), 0, "high", before)
-    given = permit(
-        found.action,
-        verdict,
-        Release(found.asked.id, found.action.digest, ("per_x",), 0, "high"),
-        attempt=1,
-        deadline_seconds=5,
-    )
+    release = Release(found.asked.id, found.action.digest, ("per_x",), 0, "high")
+    given = permit(found.action, verdict, release, attempt=1, deadline_seconds=5)
     outcome = world.parts.registry.of(CONNECTOR).perform(given)
     assert (outcome.status, outcome.error_class) == ("rejected", "not_enough_keys")
     bare = permit(found.action, verdict, None, attempt=1, deadline_seconds=5)
@@ -374,8 +370,9 @@ def test_after_an_upgrade_the_operator_adopts_the_releases_own_rules(world: Worl
     old = live(world)
     bundle = world.parts.bundle_of(world.tenant, old)
     guard = dict(bundle.modules)["twokeys/guard.rego"].replace("own_seconds := 86400", "own_seconds := 7200")
-    earlier = build({**dict(bundle.modules), "twokeys/guard.rego": guard}, {"defaults": {}, "tenants": {}},
-                    {world.tenant: bundle.data["tenants"][world.tenant]})  # fmt: skip
+    own = {name: data for name, data in bundle.data["tenants"].items() if name != CANARY_TENANT}
+    modules = {**dict(bundle.modules), "twokeys/guard.rego": guard}
+    earlier = build(modules, {"defaults": {}, "tenants": {}}, own)
     with world.parts.database.unit(world.tenant) as unit:
         templates.put_policy(unit, earlier.revision, earlier.archive, sha256(earlier.archive), "test")
     assert world.parts.changes.adopt(world.tenant) == live(world) == old
