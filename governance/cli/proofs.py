@@ -147,6 +147,35 @@ def trust(tenant: str, token: str) -> None:
     click.echo(seat.parts.trust(seat.tenant), nl=False)
 
 
+def _stored(bundle: str, tenant: str) -> None:
+    """The stored version has the very bytes of this file, and its lock holds until the day that was promised."""
+    from engine.canonical import sha256
+    from engine.errors import BrokenLedger, CallerError
+    from governance import clock
+    from governance.store import evidence
+
+    seat = frame.seat(tenant, "", person=False)
+    try:
+        content = Path(bundle).read_bytes()
+    except OSError as error:
+        raise CallerError(f"cannot be read: {error.strerror}", field=bundle) from None
+    with seat.parts.database.unit(seat.tenant, write=False) as unit:
+        found = evidence.sealed_as(unit, sha256(content))
+    if found is None:
+        raise BrokenLedger("no bundle with this digest was sealed here", code="not_sealed")
+    run, row = found
+    if seat.parts.vault.get(row.object_key, row.version_id) != content:
+        raise BrokenLedger(f"the bucket gives other bytes for {row.object_key}", code="vault_mismatch")
+    mode, until = seat.parts.vault.lock_of(row.object_key, row.version_id)
+    if not mode or until is None or row.retain_until is None or until < row.retain_until:
+        raise BrokenLedger(
+            f"{row.object_key} is not locked as was promised, until {row.retain_until}", code="vault_unlocked"
+        )
+    if until < clock.now_utc():
+        frame.say(f"note: the lock of {row.object_key} ran out on {until:%Y-%m-%d}")
+    frame.say(f"stored: run {run}, {row.object_key}, version {row.version_id}, {mode} until {until:%Y-%m-%d}")
+
+
 @group.command("verify")
 @click.argument("bundle")
 @click.option(
@@ -154,10 +183,19 @@ def trust(tenant: str, token: str) -> None:
 )
 @click.option("--run", default="", metavar="RUN", help="Refuse the evidence of any other run.")
 @click.option("--sha256", default="", metavar="HEX", help="Refuse a file with any other digest.")
+@click.option(
+    "--s3",
+    is_flag=True,
+    help="Hold it against the stored object too: its version, its bytes, its lock. Needs settings.",
+)
+@click.option("--tenant", default="", metavar="TENANT", help="For --s3: the tenant, or TWOKEYS_TENANT.")
 @frame.output
-def verify(bundle: str, trust: str, run: str, sha256: str, form: str) -> int:
+def verify(bundle: str, trust: str, run: str, sha256: str, s3: bool, tenant: str, form: str) -> int:
     """Verify a bundle offline, without any setting: 0 valid, 1 invalid, 2 incomplete, 3 malformed."""
     from engine.ledger.command import run_verifier
+
+    if s3:
+        _stored(bundle, tenant)
 
     arguments = [bundle]
     for name, value in (("--trust", trust), ("--run", run), ("--sha256", sha256)):

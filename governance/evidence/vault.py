@@ -176,6 +176,14 @@ class Vault:
         _check_name(key, hashlib.sha256(data).digest())
         return data
 
+    def lock_of(self, key: str, version_id: str) -> tuple[str, datetime.datetime | None]:
+        """How this version is locked, and until when; an empty mode is no lock."""
+        try:
+            head = self._client.head_object(Bucket=self.bucket, Key=key, VersionId=version_id)
+        except (ClientError, BotoCoreError) as error:
+            raise self._foreign(error, f"{key} cannot be looked at") from error
+        return str(head.get("ObjectLockMode", "")), head.get("ObjectLockRetainUntilDate")
+
     def close(self) -> None:
         """Give the connections back."""
         self._client.close()

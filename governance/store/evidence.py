@@ -52,6 +52,13 @@ def row(unit: Unit, run: str) -> BundleRow | None:
     )
 
 
+def sealed_as(unit: Unit, sha256: bytes) -> tuple[str, BundleRow] | None:
+    """The run whose sealed bundle has this digest."""
+    found = unit.one("select run from bundle where tenant = :tenant and sha256 = :sha and state = 'sealed'", sha=sha256)
+    known = row(unit, str(found[0])) if found is not None else None
+    return None if found is None or known is None else (str(found[0]), known)
+
+
 def freeze(unit: Unit, run: str, checkpoint_size: int) -> None:
     """Fix the inputs: from now on a repeat builds the same bytes."""
     unit.run(

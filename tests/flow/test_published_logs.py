@@ -15,7 +15,7 @@ from engine.ledger.tree import leaf_hash
 from governance.evidence import budget
 from governance.evidence.publish import checkpoint_key, log_prefix
 from governance.local import postgres
-from governance.store import published
+from governance.store import evidence, published
 from governance.store.published import Lag
 from governance.wiring import Parts
 from tests.flow.test_long_logs import grown
@@ -246,3 +246,20 @@ def test_a_log_that_is_too_far_behind_begins_no_new_effect(
     monkeypatch.undo()
     world.parts.budget._known.clear()
     world.until(run, "succeeded")
+
+
+def test_a_stored_bundle_is_found_by_its_digest_with_its_lock(sealing_world: World) -> None:
+    """What `twokeys evidence verify --s3` asks."""
+    world = sealing_world
+    run = begin(world, notes("stored", "note"))
+    world.until(run, "succeeded")
+    sealed = world.seal(run)
+    with world.parts.database.unit(world.tenant, write=False) as unit:
+        found = evidence.sealed_as(unit, bytes.fromhex(sealed["sha256"]))
+        assert evidence.sealed_as(unit, bytes(32)) is None
+    assert found is not None
+    assert found[0] == run
+    mode, until = world.parts.vault.lock_of(sealed["object_key"], sealed["version_id"])
+    assert mode == "COMPLIANCE"
+    assert until is not None
+    assert until == found[1].retain_until
