@@ -44,6 +44,12 @@ weight_max = 1_000  # units of a tenant's or a workspace's share
 turns_ahead_max = 2 * claim_batch  # items of a tenant that have a turn and that nobody has claimed
 turns_seconds = 0.05  # a busy worker gives turns this often: whoever is new waits no longer for one
 
+# Schedules.
+catch_up_max = 100  # runs for moments that were missed
+schedule_late_seconds = 60  # a moment is not missed yet
+schedule_missed_max = 5_000  # moments looked at one by one
+schedule_retry_seconds = 15  # until a schedule that had to wait is looked at again
+
 # Policy.
 policy_bytes_max = 65_536
 policy_deadline_seconds = 0.5

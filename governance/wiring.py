@@ -29,6 +29,7 @@ from governance.commands.propose import Propose
 from governance.commands.publish import Publish
 from governance.commands.resolve import Resolve
 from governance.commands.retry import Retry
+from governance.commands.schedule import Schedules
 from governance.commands.signal import Signal
 from governance.commands.start import Start
 from governance.connectors.own import Own
@@ -125,13 +126,8 @@ class Parts:
 
     def _post(self, tenant: str, channel: str, thread_ts: str, text: str, msg_id: str) -> Posted:
         job = {
-            "kind": "message",
-            "tenant": tenant,
-            "channel": channel,
-            "thread_ts": thread_ts,
-            "text": text,
-            "msg_id": msg_id,
-        }
+            "kind": "message", "tenant": tenant, "channel": channel, "thread_ts": thread_ts, "text": text, "msg_id": msg_id,
+        }  # fmt: skip
         sent = self.sender.send(job)
         return Posted(sent.kind, sent.channel, sent.ts, sent.error, sent.retry_after_s)
 
@@ -225,6 +221,14 @@ class Parts:
     @cached_property
     def start(self) -> Start:
         return Start(self.database, self.hash_key, clock.random_bytes)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        return Schedules(self.database, self.start, self.hash_key)
+
+    @cached_property
+    def tick(self) -> Tick:
+        return Tick(self.database, self.schedules.fire)
 
     @cached_property
     def propose(self) -> Propose:
@@ -468,7 +472,7 @@ class Parts:
             ("log", 0.1, self.log.step),
             ("publish", 0.5, self.publisher.step),
             ("witnesses", 0.5, self.witnesses.step),
-            ("tick", 1.0, Tick(self.database).step),
+            ("tick", 1.0, self.tick.step),
             ("outbox", 0.1, self.delivery.step),
             ("shadow", 0.5, self.shadow.step),
         )

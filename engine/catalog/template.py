@@ -11,7 +11,7 @@ STATUSES = (DRAFT, ACTIVE, PAUSED, ARCHIVED)
 _MOVES = {
     "activate": ((DRAFT, PAUSED), ACTIVE),
     "pause": ((ACTIVE,), PAUSED),
-    "archive": ((DRAFT, ACTIVE, PAUSED), ARCHIVED),
+    "archive": ((ACTIVE, PAUSED), ARCHIVED),
 }
 
 

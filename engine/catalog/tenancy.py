@@ -13,6 +13,7 @@ _LEAST = {
     "complete_task": 3,
     "start": 4,
     "cancel": 4,
+    "schedule": 4,  # asked again at each moment that the schedule is due
     "signal": 4,  # say to a run what it waits for
     "retry": 4,  # go on with what was parked; nothing that may have happened is done again
     "decide": 4,  # approvals; that the approver is not in the lineage is judged elsewhere

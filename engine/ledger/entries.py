@@ -86,6 +86,11 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "template.created": _words("name version definition_sha256"),
     "template.activated": _words("name version definition_sha256"),
     "template.archived": _words("name version definition_sha256"),
+    "template.paused": _words("name version definition_sha256"),
+    "schedule.set": _words("schedule workflow person kind zone catch_up most overlap input_sha256"),
+    "schedule.dropped": _words("schedule workflow person why"),
+    "schedule.fired": _words("schedule workflow person run due_at"),
+    "schedule.skipped": _words("schedule workflow count why"),
     "person.added": _words("person level kind"),
     "person.linked": _words("person identity_kind identity_sha256"),
     "person.owned": _words("person owner"),
@@ -122,7 +127,7 @@ _optional_keys = {kind: frozenset(OPTIONAL.get(kind, ())) for kind in CATALOGUE}
 _numbers = frozenset(
     _words(
         "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery depth "
-        "max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight people"
+        "max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight people most"
     )
 )
 _flags = frozenset(_words("retryable reversible"))

@@ -14,7 +14,7 @@ from engine.program.layout import Placed, laid_out
 from engine.program.stored import exact, of, step_from, step_value
 
 SCHEMA = "twokeys.definition/v1"
-TRIGGERS = ("manual", "event")
+TRIGGERS = ("manual", "scheduled", "event")
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,8 +119,8 @@ def _trigger(reader: Reader, ledger: Ledger, value: Any) -> tuple[str, tuple[Sub
         found.append(subscription)
     if kind == "event" and not found:
         ledger.at_value("/trigger", "an event trigger needs at least one of subscriptions: {source, event}")
-    if kind == "manual" and found:
-        ledger.at_value("/trigger/subscriptions", "a manual trigger has no subscriptions; write kind: event")
+    if kind in ("manual", "scheduled") and found:
+        ledger.at_value("/trigger/subscriptions", f"a {kind} trigger has no subscriptions; write kind: event")
     return kind, tuple(sorted(found, key=lambda each: (each.source, each.event)))
 
 

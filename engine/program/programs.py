@@ -22,6 +22,7 @@ class Function:
     """A workflow in Python. It declares neither effects nor ceilings: policy judges each operation when it is proposed."""
 
     component: Component
+    trigger: str = "manual"
     subscriptions: tuple[Subscription, ...] = ()
     inputs: dict[str, Any] = field(default_factory=lambda: {"type": "object"})
     caps: Caps = field(default_factory=Caps)  # it sets none: those of its tenant and workspace hold

@@ -18,6 +18,7 @@ from governance.cli import (
     proofs,
     publishing,
     runs,
+    schedules,
     servers,
     slack,
     standstills,
@@ -43,6 +44,7 @@ def twokeys() -> None:
 for _command in (
     *processes.COMMANDS,
     workflows.group,
+    schedules.group,
     runs.runs,
     approvals.group,
     actions.group,

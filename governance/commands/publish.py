@@ -17,8 +17,9 @@ from engine.program.normalize import Catalog, normalize
 from engine.program.one_step import NAME
 from engine.program.programs import Function, Program, function_of
 from governance.commands.authority import Actor, allowed
+from governance.commands.schedule import forget
 from governance.store import caps, entries, templates
-from governance.store.unit import Database
+from governance.store.unit import Database, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,19 @@ class Publish:
         return function_from(text, filename, modules or {})
 
     def apply(
-        self, tenant: str, actor: Actor, text: bytes, filename: str, modules: Mapping[str, bytes] | None = None
+        self,
+        tenant: str,
+        actor: Actor,
+        text: bytes,
+        filename: str,
+        modules: Mapping[str, bytes] | None = None,
+        *,
+        draft: bool = False,
     ) -> Published:
-        """Store and activate in one transaction; the version that was active is archived. The same file again changes nothing."""
+        """Store and activate in one transaction; the version that was active is archived. The same file again changes nothing.
+
+        A draft is stored and waits to be activated.
+        """
         with self._database.unit(tenant, write=False) as unit:
             above = [Scoped(each.scope, each.of, each.caps) for each in caps.listed(unit) if each.scope == TENANT]
         definition = self.check(text, filename, modules, above=above)
@@ -98,6 +109,8 @@ class Publish:
                 templates.put(unit, definition, text.decode("utf-8"), person.person)
                 entries.note(unit, chain, Fact("template.created", who, body))
                 status = "draft"
+            if draft and status == "draft":
+                return Published(definition.name, definition.version, definition.digest.hex(), "draft")
             if status == "active":
                 return Published(definition.name, definition.version, definition.digest.hex(), "active")
             current = templates.active(unit, definition.name)
@@ -114,15 +127,51 @@ class Publish:
             entries.note(unit, chain, Fact("template.activated", who, body))
         return Published(definition.name, definition.version, definition.digest.hex(), "active")
 
-    def archive(self, tenant: str, actor: Actor, name: str, version: str) -> None:
-        """No new runs of this version."""
+    def activate(self, tenant: str, actor: Actor, name: str, version: str) -> None:
+        """Runs start with this version from now on; the one that was active is archived."""
         with self._database.unit(tenant) as unit:
-            person = allowed(unit, actor, "archive")
-            known = templates.state_of(unit, name, version)
-            if known is None:
-                raise CallerError(f"{name} {version} is not published", code="unknown_workflow", field="version")
-            templates.set_state(unit, name, version, after(known[0], "archive"))
-            body = {"name": name, "version": version, "definition_sha256": known[1].hex()}
-            entries.note(
-                unit, f"template/{name}", Fact("template.archived", {"type": "person", "id": person.person}, body)
-            )
+            person = allowed(unit, actor, "activate")
+            status, _ = _known(unit, name, version)
+            then = after(status, "activate")
+            current = templates.active(unit, name)
+            if current is not None and current[1] != version:
+                self._move(unit, person.person, name, current[1], "archive")
+            found = templates.version(unit, name, version)
+            assert found is not None
+            caps.put_workflow(unit, name, found[2].caps)
+            templates.set_state(unit, name, version, then)
+            _told(unit, person.person, name, version, "template.activated")
+
+    def pause(self, tenant: str, actor: Actor, name: str, version: str) -> None:
+        """It starts nothing until it is activated again; runs go on, and its schedules are kept."""
+        with self._database.unit(tenant) as unit:
+            self._move(unit, allowed(unit, actor, "pause").person, name, version, "pause")
+
+    def archive(self, tenant: str, actor: Actor, name: str, version: str) -> None:
+        """No new runs of this version, ever; its schedules are dropped, and runs that go on finish on it."""
+        with self._database.unit(tenant) as unit:
+            person = allowed(unit, actor, "archive").person
+            self._move(unit, person, name, version, "archive")
+            if templates.active(unit, name) is None:
+                forget(unit, name, {"type": "person", "id": person}, person)
+
+    def _move(self, unit: Unit, person: str, name: str, version: str, deed: str) -> None:
+        status, _ = _known(unit, name, version)
+        templates.set_state(unit, name, version, after(status, deed))
+        _told(unit, person, name, version, "template.paused" if deed == "pause" else "template.archived")
+
+
+def _known(unit: Unit, name: str, version: str) -> tuple[str, bytes]:
+    known = templates.state_of(unit, name, version)
+    if known is None:
+        raise CallerError(
+            f"{name} {version} is not published", code="unknown_workflow", field="version",
+            next_step=f"`twokeys workflow versions {name}` shows what is",
+        )  # fmt: skip
+    return known
+
+
+def _told(unit: Unit, person: str, name: str, version: str, kind: str) -> None:
+    _, digest = _known(unit, name, version)
+    body = {"name": name, "version": version, "definition_sha256": digest.hex()}
+    entries.note(unit, f"template/{name}", Fact(kind, {"type": "person", "id": person}, body))

@@ -14,7 +14,7 @@ from engine.program.inputs import check_input
 from engine.program.programs import Program
 from governance.commands.authority import Actor, allowed
 from governance.keys import hashed
-from governance.store import cases, people, templates
+from governance.store import caps, cases, people, templates
 from governance.store.case import ACTION, MANUAL, Origin
 from governance.store.people import Profile
 from governance.store.unit import Database, Unit
@@ -48,6 +48,8 @@ class Start:
             person = allowed(unit, actor, "start")
             people.check_workspace(unit, workspace)
             definition = _startable(unit, workflow)
+            if not cases.started_by(unit, workflow, MANUAL, ref):
+                _has_place(unit, workspace, workflow)
             return self.begin(
                 unit,
                 hash_key,
@@ -126,6 +128,16 @@ def owner_of(starter: Profile) -> str:
             next_step="an owner of the tenant names somebody: `twokeys person own`",
         )  # fmt: skip
     return starter.owner
+
+
+def _has_place(unit: Unit, workspace: str, workflow: str) -> None:
+    """A person is told at once that there is no place; what events start waits in the queue."""
+    full = caps.no_place(unit, workspace, workflow)
+    if full is not None:
+        raise Refused(
+            f"{full} is reached: so many runs have begun and not ended", code="runs_full",
+            next_step="wait until one has ended, cancel one, or ask an owner for a higher cap",
+        )  # fmt: skip
 
 
 def _startable(unit: Unit, workflow: str) -> Program:

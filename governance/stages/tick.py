@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from engine.errors import CallerError, TwokeysError
@@ -19,8 +20,10 @@ _say = log.get("tick")
 class Tick:
     """Looks across tenants for what is due, then settles each in its own tenant's transaction, under the run's lock."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, fire: Callable[[Unit, str], None] | None = None) -> None:
+        """`fire` starts what a schedule is due for; without it schedules are left to whoever has it."""
         self._database = database
+        self._fire_schedule = fire
         self._dispatch = Dispatch(database)
 
     def step(self) -> int:
@@ -52,6 +55,15 @@ class Tick:
                 self._fire(unit, ref)
             elif kind == "cards":
                 cards.heal(unit)
+            elif kind == "schedule":
+                if self._fire_schedule is None:
+                    unit.run(
+                        "update due set at = clock_timestamp() + interval '1 second' where tenant = :tenant and kind = 'schedule' "
+                        "and ref = :ref",
+                        ref=ref,
+                    )
+                    return
+                self._fire_schedule(unit, ref)
             elif kind == "signal":
                 self._lapse(unit, ref)
             elif kind == "policy":

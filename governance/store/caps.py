@@ -112,6 +112,19 @@ def held_up(unit: Unit, run: str) -> Mapping[str, Cap]:
     return found
 
 
+def no_place(unit: Unit, workspace: str, workflow: str) -> Cap | None:
+    """The cap that leaves no place for one more run of this workflow; None when there is one."""
+    scoped = over(unit, workspace, workflow)
+    if all(each.caps.max_concurrent_runs is None for each in scoped):
+        return None
+    used = _usage(unit.all(_used))
+    for each in scoped:
+        most, name = each.caps.max_concurrent_runs, "" if each.scope == TENANT else each.of
+        if most is not None and used.get((each.scope, name), Usage()).runs >= most:
+            return Cap("max_concurrent_runs", most, each.scope, each.of)
+    return None
+
+
 def _usage(rows: Sequence[Row]) -> dict[tuple[str, str], Usage]:
     found: dict[tuple[str, str], Usage] = {}
     for workspace, workflow, busy, runs, fresh in rows:

@@ -135,6 +135,15 @@ def listed(unit: Unit) -> list[Template]:
     return [Template(row[0], row[1], row[2], bytes(row[3]), row[4], row[5], row[6].isoformat()) for row in rows]
 
 
+def open_runs(unit: Unit, name: str) -> dict[str, int]:
+    """How many runs go on, by the version that they were started with."""
+    rows = unit.all(
+        "select version, count(*) from run where tenant = :tenant and workflow = :name and ended_at is null group by version",
+        name=name,
+    )
+    return {row[0]: int(row[1]) for row in rows}
+
+
 def put_policy(unit: Unit, revision: str, bundle: bytes, bundle_sha256: bytes, by: str) -> None:
     """Make this revision the active one."""
     unit.run("update policy set state = 'retired' where tenant = :tenant and state = 'active'")

@@ -63,6 +63,8 @@ _by_code = {
     # Not now: the thing is in another state than the order needs.
     "ended": 409,
     "paused": 409,
+    "runs_full": 409,
+    "not_schedulable": 409,
     "not_unknown": 409,
     "not_subscribed": 409,
     "not_sealed": 409,

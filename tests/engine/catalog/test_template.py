@@ -9,7 +9,6 @@ from engine.errors import Refused
 
 MOVES = {
     ("draft", "activate"): "active",
-    ("draft", "archive"): "archived",
     ("active", "pause"): "paused",
     ("active", "archive"): "archived",
     ("paused", "activate"): "active",
