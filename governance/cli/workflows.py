@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 import click
 
 from governance.cli import frame
+
+if TYPE_CHECKING:
+    from engine.program.definition import Definition
 
 
 @click.group("workflow")
@@ -128,3 +132,68 @@ def versions(name: str, tenant: str, token: str, form: str) -> None:
         for t in found
     ]  # fmt: skip
     frame.show(form, rows, empty=f"nothing is published as {name}")
+
+
+def _definition(path: str) -> Definition:
+    """The definition in a file of YAML; every fault at once when there is one."""
+    from engine.errors import CallerError
+    from engine.program.normalize import normalize
+    from governance.connectors.shipped import declared
+
+    if path.endswith(".py"):
+        raise CallerError("this is a workflow in Python; only definitions have a shape", field="FILE")
+    return normalize(frame.read_file(path), path, declared().catalog)
+
+
+@group.command("graph")
+@click.argument("file")
+def graph(file: str) -> None:
+    """Draw a definition as SVG, on stdout; needs no settings."""
+    from engine.program.drawing import svg
+
+    click.echo(svg(_definition(file)), nl=False)
+
+
+@group.command("diff")
+@click.argument("file")
+@click.argument("other")
+@frame.output
+def diff(file: str, other: str, form: str) -> int:
+    """What differs between two definitions once both are read, whatever their layout; 0 when they are the same."""
+    from engine.program.comparing import differences
+
+    rows = differences(_definition(file).to_value(), _definition(other).to_value())
+    frame.show(form, rows, empty="both say the same")
+    return frame.FAILED if rows else frame.OK
+
+
+@group.command("dry-run")
+@click.argument("file")
+@click.option("--input", "given", default="{}", metavar="JSON", help="An example input.")
+@click.option(
+    "--answer",
+    "answers",
+    multiple=True,
+    metavar="STEP=JSON",
+    help='What a step gives, or {"error": "class"}; again for more.',
+)
+@frame.output
+def dry_run(file: str, given: str, answers: tuple[str, ...], form: str) -> None:
+    """Walk a definition with an example input: what the shipped policy says of each action. Nothing is done; needs no settings."""
+    from engine.canonical import read_json
+    from engine.errors import CallerError
+    from governance.connectors.shipped import declared
+    from governance.policy.bundle import shipped
+    from governance.policy.rehearsal import Rehearsal
+
+    value = read_json(given.encode(), floats=True)
+    if type(value) is not dict:
+        raise CallerError("is not a JSON object", field="--input", next_step="give one JSON object")
+    said = {}
+    for each in answers:
+        step, mark, text = each.partition("=")
+        if not mark:
+            raise CallerError(f"{each[:60]!r} is not STEP=JSON", field="--answer")
+        said[step] = read_json(text.encode(), floats=True)
+    walk = Rehearsal(_definition(file), declared().catalog, shipped({"example": {}}), value, said).walk()
+    frame.show(form, walk)
