@@ -125,10 +125,8 @@ class Parts:
         return Sender(self.settings.slack_api_base, self.reach.slack_token, allow_local=self.settings.local)
 
     def _post(self, tenant: str, channel: str, thread_ts: str, text: str, msg_id: str) -> Posted:
-        job = {
-            "kind": "message", "tenant": tenant, "channel": channel, "thread_ts": thread_ts, "text": text, "msg_id": msg_id,
-        }  # fmt: skip
-        sent = self.sender.send(job)
+        where = {"tenant": tenant, "channel": channel, "thread_ts": thread_ts}
+        sent = self.sender.send({"kind": "message", **where, "text": text, "msg_id": msg_id})
         return Posted(sent.kind, sent.channel, sent.ts, sent.error, sent.retry_after_s)
 
     @cached_property
@@ -469,13 +467,9 @@ class Parts:
         self.database.self_test()
         self.vault.check()
         tasks = (
-            ("log", 0.1, self.log.step),
-            ("publish", 0.5, self.publisher.step),
-            ("witnesses", 0.5, self.witnesses.step),
-            ("tick", 1.0, self.tick.step),
-            ("outbox", 0.1, self.delivery.step),
-            ("shadow", 0.5, self.shadow.step),
-        )
+            ("log", 0.1, self.log.step), ("publish", 0.5, self.publisher.step), ("witnesses", 0.5, self.witnesses.step),
+            ("tick", 1.0, self.tick.step), ("outbox", 0.1, self.delivery.step), ("shadow", 0.5, self.shadow.step),
+        )  # fmt: skip
         shelf = (("shelf", 0.5, self.shelf.step),) if self.settings.policy_engine == "server" else ()
         listener = Listener(self.settings.database_url, self.worker.wake)
         listener.start()

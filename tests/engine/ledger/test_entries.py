@@ -128,7 +128,15 @@ def test_unicode_forms_of_one_text_are_different_entries() -> None:
 
 NUMBERS = {"rev", "n", "keys", "expires_in_s", "verdict_n", "card_rev", "given", "needed", "count", "attempt", "level"}
 NUMBERS |= {"entries", "size", "journal_version", "delivery", "depth"}
-NUMBERS |= {"max_concurrency", "max_concurrent_runs", "max_runs_per_min", "max_writes_per_run", "weight", "people", "most"}
+NUMBERS |= {
+    "max_concurrency",
+    "max_concurrent_runs",
+    "max_runs_per_min",
+    "max_writes_per_run",
+    "weight",
+    "people",
+    "most",
+}
 OTHERS: dict[str, Any] = {
     "counts": [["ops-eu", 2]],
     "lineage": [{"person": "per_1", "why": "requester"}],
