@@ -193,8 +193,8 @@ def test_runs_over_max_runs_per_min_begin_when_the_minute_has_passed(world: Worl
 def test_a_cap_that_is_set_late_counts_what_has_begun_before(world: World) -> None:
     begun, second = world.start(ref="1"), world.start(ref="2")
     world.drain()
-    caps(world, max_concurrent_runs=2)
     third = world.start(ref="3")
+    caps(world, max_concurrent_runs=2)
     world.drain()
     assert world.case(third).state == "queued"
     for run in (begun, second):

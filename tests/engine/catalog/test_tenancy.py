@@ -13,7 +13,7 @@ def test_the_table_is_what_the_design_says() -> None:
     allowed = {level: {deed for deed in DEEDS if may(deed, level)} for level in LEVELS}
     assert allowed[1] == allowed[2] == {"read", "audit"}
     assert allowed[3] == {"read", "audit", "complete_task"}
-    assert allowed[4] == allowed[3] | {"start", "schedule", "cancel", "signal", "retry", "decide", "resolve"}
+    assert allowed[4] == allowed[3] | {"start", "schedule", "cancel", "signal", "retry", "decide", "freeze", "resolve"}
     assert allowed[5] == allowed[4] | {"publish", "migrate", "activate", "pause", "archive", "policy"}
     assert allowed[6] == set(DEEDS)
 
