@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: e4365c165e61df47aa132b54dc80f423f88f56ff1ec0a5d1d9a07691a7595430
+Digest of the parts: 2330ca6e9b1985ce6decfa1df0b337e7ca784b0b661fdc4b435555a5b38f551d
 """
 
 from __future__ import annotations
@@ -164,6 +164,12 @@ cap_max = 1_000_000
 weight_max = 1_000  # units of a tenant's or a workspace's share
 turns_ahead_max = 2 * claim_batch  # items of a tenant that have a turn and that nobody has claimed
 turns_seconds = 0.05  # a busy worker gives turns this often: whoever is new waits no longer for one
+
+# Schedules.
+catch_up_max = 100  # runs for moments that were missed
+schedule_late_seconds = 60  # a moment is not missed yet
+schedule_missed_max = 5_000  # moments looked at one by one
+schedule_retry_seconds = 15  # until a schedule that had to wait is looked at again
 
 # Policy.
 policy_bytes_max = 65_536
@@ -1435,6 +1441,11 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "template.created": _words("name version definition_sha256"),
     "template.activated": _words("name version definition_sha256"),
     "template.archived": _words("name version definition_sha256"),
+    "template.paused": _words("name version definition_sha256"),
+    "schedule.set": _words("schedule workflow person kind zone catch_up most overlap input_sha256"),
+    "schedule.dropped": _words("schedule workflow person why"),
+    "schedule.fired": _words("schedule workflow person run due_at"),
+    "schedule.skipped": _words("schedule workflow count why"),
     "person.added": _words("person level kind"),
     "person.linked": _words("person identity_kind identity_sha256"),
     "person.owned": _words("person owner"),
@@ -1471,7 +1482,7 @@ _optional_keys = {kind: frozenset(OPTIONAL.get(kind, ())) for kind in CATALOGUE}
 _numbers = frozenset(
     _words(
         "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery depth "
-        "max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight people"
+        "max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight people most"
     )
 )
 _flags = frozenset(_words("retryable reversible"))

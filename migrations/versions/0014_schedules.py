@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0013"
-down_revision = "0012"
+revision = "0014"
+down_revision = "0013"
 
 # The input is what somebody gave, as canonical bytes; which moments a schedule has fired at stands in the log and in the
 # trigger references of its runs.
