@@ -73,6 +73,7 @@ def application(desk: Desk, port: int) -> Starlette:
         Route("/app-home", pages.home),
         Route("/app-home", pages.open_home, methods=["POST"]),
         Route("/deliveries", pages.deliveries),
+        Route("/faults", pages.plan_fault, methods=["POST"]),
         Route("/deliveries/{id:int}", pages.send_again, methods=["POST"]),
         Route("/persona", pages.switch, methods=["POST"]),
         Route("/click", pages.click, methods=["POST"]),

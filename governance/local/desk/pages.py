@@ -13,6 +13,7 @@ from governance.local.desk import Persona
 from governance.local.desk import payloads as shapes
 from governance.local.desk.blocks import check_view, interactive, with_ids
 from governance.local.desk.delivery import VARIANTS, deliver, deliver_again, deliver_event, warning
+from governance.local.desk.faults import KINDS, TIMES_MAX
 from governance.local.desk.render import HERE, Renderer, press
 from governance.local.desk.state import Desk, Json, SlackError
 from governance.local.desk.webapi import channels_of, content_of
@@ -64,13 +65,14 @@ async def home(request: Request) -> Response:
 async def deliveries(request: Request) -> Response:
     """GET /deliveries: what was sent to the product, newest first."""
     sent = list(reversed(_desk(request).state["deliveries"]))
-    return _page(request, "deliveries.html", _persona(request), deliveries=sent, live=False)
+    fault = _desk(request).state["fault"]
+    return _page(request, "deliveries.html", _persona(request), deliveries=sent, live=False, kinds=KINDS, fault=fault)
 
 
 async def state(request: Request) -> Response:
     """GET /_state: everything on the desk as JSON, with what each button's press would send."""
     desk = _desk(request)
-    kept = {name: desk.state[name] for name in ("views", "homes", "deliveries", "notices", "errors")}
+    kept = {name: desk.state[name] for name in ("views", "homes", "deliveries", "notices", "errors", "fault")}
     lists = {name: [_with_presses(m) for m in desk.state[name]] for name in ("messages", "ephemerals")}
     views = {user: _with_presses(view) for user, view in desk.state["views"].items()}
     personas = [{"id": p.id, "name": p.name, "note": p.note} for p in desk.workspace.personas]
@@ -173,6 +175,16 @@ async def dismiss(request: Request) -> Response:
     else:
         desk.notify(persona.id, "")
     return _back(form)
+
+
+async def plan_fault(request: Request) -> Response:
+    """POST /faults: let the next calls of the product fail so, or none."""
+    form = await _form(request)
+    kind, times = _first(form, "kind"), _first(form, "times")
+    if kind not in KINDS or not times.isdecimal() or int(times) > TIMES_MAX:
+        raise WrongForm("There is no such fault, or it is planned too often.")
+    _desk(request).plan_fault(kind, int(times))
+    return RedirectResponse("/deliveries", 303)
 
 
 async def send_again(request: Request) -> Response:

@@ -55,6 +55,7 @@ class Desk:
             "responses": {},
             "notices": {},
             "errors": {},
+            "fault": {},
             "last_ts": 0,
         }
         if state_file.exists():
@@ -150,6 +151,20 @@ class Desk:
         self.state["homes"][user] = view
         self.save()
         return view
+
+    # Faults of the next calls
+
+    def plan_fault(self, kind: str, times: int) -> None:
+        self.state["fault"] = {"kind": kind, "left": times} if times else {}
+        self.save()
+
+    def take_fault(self) -> str:
+        """The fault that this call meets, empty when it meets none."""
+        fault = self.state["fault"]
+        if not fault:
+            return ""
+        self.plan_fault(fault["kind"], fault["left"] - 1)
+        return str(fault["kind"])
 
     # Handles given to the product
 

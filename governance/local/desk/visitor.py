@@ -37,6 +37,10 @@ class Visitor:
         assert isinstance(document, dict)
         return document
 
+    def fault(self, kind: str, times: int = 1) -> None:
+        """Let so many of Slack's next answers go wrong in this way."""
+        self._post("/faults", {"kind": kind, "times": str(times)})
+
     def page(self, path: str) -> tuple[int, str]:
         """A page's status and HTML, redirects not followed."""
         status, _, body = self._request("GET", path)

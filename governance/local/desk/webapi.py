@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from governance.local.desk import Channel, Persona
+from governance.local.desk import Channel, Persona, faults
 from governance.local.desk.blocks import check_message, check_metadata, check_view, with_ids
 from governance.local.desk.state import Desk, Json, SlackError
 
@@ -20,9 +20,12 @@ JSON_ARGUMENTS = ("blocks", "view", "metadata", "attachments")
 
 
 async def call(request: Request) -> Response:
-    """POST or GET /api/{method}: always 200 with `ok`, as Slack answers."""
+    """POST or GET /api/{method}: always 200 with `ok`, as Slack answers, unless a fault was planned."""
     desk: Desk = request.app.state.desk
     arguments = await _arguments(request)
+    fault = desk.take_fault()
+    if fault and fault != "accept_then_drop":
+        return await faults.instead(fault)
     try:
         _authenticate(desk, request, arguments)
         method = METHODS.get(request.path_params["method"])
@@ -34,7 +37,8 @@ async def call(request: Request) -> Response:
         if error.messages:
             failure |= {"errors": error.messages, "response_metadata": {"messages": error.messages}}
         return JSONResponse(failure)
-    return JSONResponse({"ok": True, **answer}, headers={"x-oauth-scopes": ",".join(SCOPES)})
+    whole = JSONResponse({"ok": True, **answer}, headers={"x-oauth-scopes": ",".join(SCOPES)})
+    return faults.dropped(whole) if fault else whole
 
 
 async def respond(request: Request) -> Response:
