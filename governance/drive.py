@@ -297,6 +297,8 @@ class Drive:
                 persons,
                 self.around.writes_of_others,
                 own=mends(ruling.action.connector, ruling.action.operation),
+                payment=ruling.action if ruling.action.amount_minor else None,
+                spent_by_others=opinion.spent_by_others,
             )
             return self._tools.hands.execute.intend(
                 case, ruling.action, ruling.judgement, ruling.release, turn=ruling.turn

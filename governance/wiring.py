@@ -69,7 +69,7 @@ from governance.stages.judge import Judge
 from governance.stages.seal import Seal
 from governance.stages.tick import Tick
 from governance.stages.turn import Turns
-from governance.store import around, cases, edits
+from governance.store import around, cases, edits, spending
 from governance.store.case import Case
 from governance.store.dispatch import Dispatch
 from governance.store.secrets import Secrets
@@ -163,10 +163,8 @@ class Parts:
     @cached_property
     def shelf(self) -> Shelf:
         """Where the OPA server of each tenant polls what is in force."""
-        return Shelf(
-            self.vault, tenants=self.dispatch.tenants, revision_of=self.kept_policies.in_force, bundle_of=self.bundle_of,
-            signer_of=self.policy_signer,
-        )  # fmt: skip
+        return Shelf(self.vault, tenants=self.dispatch.tenants, revision_of=self.kept_policies.in_force, bundle_of=self.bundle_of,
+                     signer_of=self.policy_signer)  # fmt: skip
 
     def policy_signer(self, tenant: str) -> TokenSigner:
         """What a tenant's bundle is signed with for its OPA server; made from the master key, so that nothing more is kept."""
@@ -340,7 +338,8 @@ class Parts:
 
         return Judge(
             self.registry, instance_of=self.reach.instance, policy_of=self.policies.of, hash_key=self.hash_key, hear=self.shadow.hear,
-            key_state_of=key_state_of, recorded=recorded, edited=edited, random_bytes=clock.random_bytes, monotonic=clock.monotonic,
+            key_state_of=key_state_of, spent_of=partial(spending.read, self.database), recorded=recorded, edited=edited, random_bytes=clock.random_bytes,
+            monotonic=clock.monotonic,
         )  # fmt: skip
 
     @cached_property

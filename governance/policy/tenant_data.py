@@ -23,8 +23,10 @@ _minute = {"type": "integer", "minimum": 0, "maximum": 1440}
 _code = {"type": "string", "pattern": "^[a-z][a-z0-9_]{0,47}$"}
 
 
-def _object(**properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": sorted(properties), "additionalProperties": False}
+def _object(later: Mapping[str, Any] | None = None, **properties: Any) -> dict[str, Any]:
+    """An object with exactly these parts, and `later` ones, which stored data may be without."""
+    whole = {**properties, **(later or {})}
+    return {"type": "object", "properties": whole, "required": sorted(properties), "additionalProperties": False}
 
 
 def _by_tier(value: Any) -> dict[str, Any]:
@@ -35,7 +37,7 @@ _always = {
     "enabled": {"type": "boolean"},
     "connectors": _texts,
     "allowed_operations": {"type": "object", "additionalProperties": _texts},
-    "caps": _object(max_writes_per_run=_number, max_amount_minor=_number),
+    "caps": _object(max_writes_per_run=_number, max_amount_minor=_number, later={"max_amount_today_minor": _number}),
     "approver_groups": _by_tier(_groups),
     "approval_ttl_s": _by_tier(_seconds),
     "blocked_targets": _texts,

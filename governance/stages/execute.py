@@ -75,6 +75,11 @@ class Execute:
         if turn:
             case.add("intent", key=granted.key, turn=turn, promise=action.promise, action_digest=action.digest)
             case.writes += action.kind != "read"
+            if action.amount_minor:
+                case.add(
+                    "spending", key=granted.key, turn=turn, promise=action.promise, currency=action.currency,
+                    amount_minor=action.amount_minor,
+                )  # fmt: skip
         case.touch(
             action.promise, state="running", attempt=attempt, started_at=case.now, last_error="", next_eligible_at=None
         )

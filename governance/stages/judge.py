@@ -58,6 +58,7 @@ class Opinion:
     cannot: Outcome | None = None
     keyed: KeyState = _nothing_known
     lineage: Mapping[str, str] = field(default_factory=dict)  # who can hold no key for it, and why
+    spent_by_others: int = 0  # of a payment: what the others of today come to
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ class Judge:
         policy_of: Callable[[str, str], Policy],
         hash_key: Callable[[str], bytes],
         key_state_of: Callable[[str, str], KeyState],
+        spent_of: Callable[[Action], int],
         recorded: Callable[[Case, str], Action],
         edited: Callable[[Case, str], Edited],
         hear: Callable[[str, Judged], None],
@@ -114,6 +116,7 @@ class Judge:
         self._policy_of = policy_of
         self._hash_key = hash_key
         self._key_state_of = key_state_of
+        self._spent_of = spent_of
         self._recorded = recorded
         self._edited = edited
         self._hear = hear  # told of every verdict that is recorded, and of no opinion that came to nothing
@@ -145,9 +148,14 @@ class Judge:
             return Opinion(promise, proposal, action, None, keyed=keyed, lineage=lineage)
         row = case.promises[promise]
         again = found is not None or row.attempt > 0
+        others = self._spent_of(action) if action.amount_minor else 0
         question = ask(
             action, request=request_id(self._random_bytes(16)), purpose="recheck" if again else "enforce",
-            facts=around.facts(case, row), usage=replace(around.usage, writes_this_run=case.writes + around.writes_of_others),
+            facts=around.facts(case, row),
+            usage=replace(
+                around.usage, writes_this_run=case.writes + around.writes_of_others,
+                amount_today_minor=others + action.amount_minor,
+            ),
             at=moment(around.now.astimezone(datetime.UTC), "UTC"), people=People(around.groups, frozenset(lineage)),
             tenant_key=self._hash_key(action.tenant), grant=_grant(found, action), freeze=around.freeze(action),
         )  # fmt: skip
@@ -157,7 +165,7 @@ class Judge:
             accepted=(around.revision,),
             monotonic=self._monotonic,
         )
-        return Opinion(promise, proposal, action, judged, keyed=keyed, lineage=lineage)
+        return Opinion(promise, proposal, action, judged, keyed=keyed, lineage=lineage, spent_by_others=others)
 
     def _action(self, case: Case, promise: str, proposal: Propose, edited: Edited) -> Action:
         o = case.origin

@@ -102,13 +102,15 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a permit rests on; the intent's commit finds switches, policy, people and the family's writes unchanged or writes nothing."""
+    """What a permit rests on; the intent's commit finds all of it unchanged or writes nothing."""
 
     revision: str
     freeze: str
     persons: tuple[str, ...]
     writes_of_others: int = 0
     own: bool = False  # what mends a standstill, which the kill switch lets pass
+    payment: Action | None = None  # the action, when it has an amount
+    spent_by_others: int = 0  # today, in its currency
 
 
 @dataclass(frozen=True, slots=True)

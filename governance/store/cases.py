@@ -16,7 +16,7 @@ from engine.kernel import Payload, opened
 from engine.ledger.entries import Fact
 from engine.limits import family_runs_max
 from engine.program.snapshot import Frame, frame_from
-from governance.store import entries, journals
+from governance.store import entries, journals, spending
 from governance.store.case import Case, Origin, Promise
 from governance.store.dispatch import Lease
 from governance.store.orders import Order, answered, write
@@ -29,7 +29,15 @@ _load = "select what, columns, x, y from load_run(%s, %s)"
 
 # What a commit writes beside the one call: a person's doubts are rare and need not be fast.
 # Tables that the one call does not take, and whether their rows name the run.
-WRITTEN_APART = {"doubt": True, "word": True, "action_edit": True, "glass": True, "mandate": False, "attention": False}
+WRITTEN_APART = {
+    "doubt": True,
+    "word": True,
+    "spending": True,
+    "action_edit": True,
+    "glass": True,
+    "mandate": False,
+    "attention": False,
+}
 
 
 def insert(unit: Unit, origin: Origin, state: str) -> bool:
@@ -281,6 +289,8 @@ def commit(unit: Unit, case: Case, leases: Iterable[Lease], keeper: tuple[str, f
     seen = case.intent_seen
     if seen is not None and writes_of_others(unit, case, lock=True) != seen.writes_of_others:
         raise Conflict("what the permit rests on has changed", code="version")
+    if seen is not None and seen.payment is not None:
+        spending.hold(unit, seen.payment, seen.spent_by_others)
     _begin_children(unit, case)
     _tell_family(unit, case)
     _put_apart(unit, case)

@@ -125,8 +125,10 @@ def _take(first: _Waiting, queue: deque[_Waiting]) -> list[_Waiting]:
 
 
 def _alone(order: Order) -> bool:
-    """What holds more than one run's row, counts over a family, or has rows that the one call does not take."""
+    """What holds more than one run's row, counts over a family or a day's payments, or has rows that the one call does not take."""
     case = order.case
     if not cases.WRITTEN_APART.keys().isdisjoint(case.rows):
+        return True
+    if case.intent_seen is not None and case.intent_seen.payment is not None:
         return True
     return case.has_family or bool(case.births) or case.wakes_parent or case.releases_children

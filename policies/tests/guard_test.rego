@@ -83,6 +83,35 @@ test_the_amount_cap_has_an_edge if {
 	denied({"action": object.union(pay, {"amount_minor": "1"})}) == {"cap_amount", "input_invalid"}
 }
 
+test_the_payments_of_a_day_have_an_edge if {
+	pay := {"kind": "payment", "connector": "bank", "operation": "pay", "amount_minor": 100}
+	denied({"action": pay, "usage": {"amount_today_minor": 200000}}) == set()
+	denied({"action": pay, "usage": {"amount_today_minor": 200001}}) == {"cap_amount_today"}
+	denied({"action": pay, "usage": {"amount_today_minor": "1"}}) == {"cap_amount_today"}
+	denied({"usage": {"amount_today_minor": 200001}}) == set()
+}
+
+test_a_tenant_may_have_no_cap_on_a_day if {
+	pay := {"kind": "payment", "connector": "bank", "operation": "pay", "amount_minor": 100}
+	asked := world.asked({"action": pay, "usage": {"amount_today_minor": 900000}})
+	tenants := json.remove(world.tenants, ["t/caps/max_amount_today_minor"])
+	found := guard.deny with input as asked with data.tenants as tenants
+	found == set()
+	odd := object.union(world.tenants, {"t": {"caps": {"max_amount_today_minor": "9"}}})
+	refused := guard.deny with input as asked with data.tenants as odd
+	world.codes(refused) == {"cap_amount_today"}
+}
+
+test_the_day_says_what_it_comes_to if {
+	pay := {"kind": "payment", "connector": "bank", "operation": "pay", "amount_minor": 100}
+	asked := world.asked({"action": pay, "usage": {"amount_today_minor": 200001}})
+	some d in guard.deny with input as asked with data.tenants as world.tenants
+	concat("", [
+		"with this payment the payments of today come to 200001; ",
+		"allowed: at most 200000 a day in the currency's smallest unit",
+	]) == d.message
+}
+
 test_a_question_that_lacks_a_fact_is_denied if {
 	every path in [
 		"schema",

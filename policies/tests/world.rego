@@ -26,6 +26,7 @@ tenants := {
 		"caps": {
 			"max_writes_per_run": 5,
 			"max_amount_minor": 50000,
+			"max_amount_today_minor": 200000,
 		},
 		"approver_groups": {
 			"low": [

@@ -205,6 +205,39 @@ under_amount_cap if {
 	input.action.amount_minor <= tenant.caps.max_amount_minor
 }
 
+deny contains {"code": "cap_amount_today", "message": day_cap_message} if {
+	input.action.kind == "payment"
+	not under_day_cap
+}
+
+default day_cap_message := "with this payment the payments of today would be above the tenant's cap for a day"
+
+day_cap_message := concat("", [
+	"with this payment the payments of today come to ",
+	format_int(input.usage.amount_today_minor, 10),
+	"; allowed: at most ",
+	format_int(tenant.caps.max_amount_today_minor, 10),
+	" a day in the currency's smallest unit",
+]) if {
+	is_number(input.usage.amount_today_minor)
+	is_number(tenant.caps.max_amount_today_minor)
+}
+
+# `amount_today_minor` has this payment in it, besides all that were begun today (UTC) and did not certainly fail.
+under_day_cap if {
+	is_number(input.usage.amount_today_minor)
+	is_number(tenant.caps.max_amount_today_minor)
+	input.usage.amount_today_minor <= tenant.caps.max_amount_today_minor
+}
+
+# A tenant whose data says nothing of a day has no cap on it.
+under_day_cap if not has_day_cap
+
+has_day_cap if {
+	some name, _ in tenant.caps
+	name == "max_amount_today_minor"
+}
+
 hold contains {
 	"code": "irreversible",
 	"message": "this cannot be undone: two people decide",

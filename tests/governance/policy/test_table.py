@@ -75,6 +75,7 @@ EDGES: dict[str, list[Any]] = {
     "action.amount_minor": [0, 10_000, 10_001, 30_000, 30_001, 50_000, 50_001, 2**53 - 1],
     "action.target.id": ["INC0010001", "INC0000666", "Zoë", "\U0001f600"],
     "usage.writes_this_run": [0, 4, 5, 6],
+    "usage.amount_today_minor": [0, 199_999, 200_000, 200_001],
     "time.bucket": ["business", "after_hours", "weekend"],
     "time.now_ms": [1795003200000, 1795003200000, 1798588799999, 1798588800000, 1798934400000],
     "time.weekday": [0, 3, 4, 4],

@@ -31,6 +31,7 @@ RECORDS = (
     "policy_edit",
     "receipt",
     "review",
+    "spending",
     "verdict",
     "viewing",
     "vote",

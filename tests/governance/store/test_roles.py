@@ -74,7 +74,7 @@ def test_the_application_changes_only_what_has_a_state(superuser: Connection) ->
     assert inserted == {
         "action", "action_edit", "attention", "audit_head", "away", "cosignature", "doubt", "entry_pending", "glass", "intent", "journal",
         "mandate", "own_change", "payload", "policy", "policy_activation", "policy_draft", "policy_edit", "policy_shadow", "receipt",
-        "review", "route", "signing_key", "standstill", "task", "template", "verdict", "viewing", "vote", "word",
+        "review", "route", "signing_key", "spending", "standstill", "task", "template", "verdict", "viewing", "vote", "word",
     }  # fmt: skip
     assert {table for table, rights in whole.items() if rights == {"select"}} == {
         "alembic_version", "checkpoint", "entry", "node", "step",
