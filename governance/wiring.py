@@ -338,8 +338,8 @@ class Parts:
 
         return Judge(
             self.registry, instance_of=self.reach.instance, policy_of=self.policies.of, hash_key=self.hash_key, hear=self.shadow.hear,
-            key_state_of=key_state_of, spent_of=partial(spending.read, self.database), recorded=recorded, edited=edited, random_bytes=clock.random_bytes,
-            monotonic=clock.monotonic,
+            key_state_of=key_state_of, spent_of=partial(spending.read, self.database), recorded=recorded, edited=edited,
+            random_bytes=clock.random_bytes, monotonic=clock.monotonic,
         )  # fmt: skip
 
     @cached_property
