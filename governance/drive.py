@@ -177,6 +177,7 @@ class Drive:
     def decide(self) -> Permit | None:
         """As far as it goes without touching the outside; the permit may be used once this is committed."""
         case, stage = self.case, self.lease.stage
+        case.debts = self.around.debts
         case.work_done.append((self.lease.item, stage))
         if self.done is not None:
             granted, outcome = self.done

@@ -14,7 +14,6 @@ from engine.gate.action import Action
 from engine.ledger.notes import write_vkey
 from engine.ledger.onefile import one_file
 from governance import clock
-from governance.commands.absent import Absent
 from governance.commands.admit import Admit
 from governance.commands.amend import Amend
 from governance.commands.answer import Answers
@@ -24,6 +23,7 @@ from governance.commands.change import Changes
 from governance.commands.decide import Decide
 from governance.commands.edit import Edit
 from governance.commands.freeze import Freezes
+from governance.commands.gate_orders import GateOrders
 from governance.commands.migrate import Migrate
 from governance.commands.propose import Propose
 from governance.commands.publish import Publish
@@ -239,8 +239,8 @@ class Parts:
         return Edit(self.database, self.registry.spec)
 
     @cached_property
-    def absent(self) -> Absent:
-        return Absent(self.database)
+    def gate(self) -> GateOrders:
+        return GateOrders(self.database)
 
     @cached_property
     def answers(self) -> Answers:
@@ -429,7 +429,7 @@ class Parts:
         return application(
             WebSeams(
                 database=self.database, route=self.dispatch.route, start=self.start, propose=self.propose, decide=self.decide,
-                edit=self.edit, amend=self.amend, publishing=self.publishing, changes=self.changes, freezes=self.freezes,
+                edit=self.edit, amend=self.amend, publishing=self.publishing, changes=self.changes, freezes=self.freezes, gate=self.gate,
                 answers=self.answers, cancel=self.cancel, resolve=self.resolve, retry=self.retry, publish=self.publish,
                 caps=self.caps, admit=self.admit,
                 unseal=self.secrets.unseal, verify=self.secrets.verify,

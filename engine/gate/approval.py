@@ -15,6 +15,8 @@ from engine.limits import reason_chars_max
 
 APPROVER_LEVEL_MIN = 4
 VOTE_KINDS = ("key", "reject", "stop")
+GLASS = "break_glass"  # one key where policy wants more, for what can be taken back; a debt until two others have reviewed it
+reviews_needed = 2
 LINEAGE = ("requester", "on_behalf_of", "owner", "editor", "delegate", "rule_author", "answerer")
 
 _lineage_sentences = {
@@ -177,6 +179,12 @@ def window_seconds(obligations: Sequence[Mapping[str, Any]]) -> int:
     return max((int(one["seconds"]) for one in obligations if one["type"] == "hold_window"), default=0)
 
 
+def escalation(obligations: Sequence[Mapping[str, Any]]) -> tuple[str, int] | None:
+    """Which group is told when nobody has answered for how many seconds; of several the soonest."""
+    found = [(int(one["after_s"]), str(one["group"])) for one in obligations if one["type"] == "escalate"]
+    return (min(found)[1], min(found)[0]) if found else None
+
+
 def satisfied(asked: Asked, votes: Sequence[Vote], people: Mapping[str, Person], now: datetime) -> bool:
     """Whether enough different people hold standing keys, in total and per group, and the request is not over."""
     # What was approved in time and is held does not expire while it is held.
@@ -212,6 +220,67 @@ def stands(asked: Asked, verdict: Verdict, votes: Sequence[Vote], people: Mappin
         obligations=(*asked.obligations, *verdict.obligations),
     )
     return satisfied(now_asked, votes, people, now)
+
+
+def check_glass(
+    asked: Asked,
+    who: Person,
+    people: Mapping[str, Person],
+    action_digest16: str,
+    now: datetime,
+    *,
+    reason: str,
+    ticket: str,
+    can_be_taken_back: bool,
+    overdue: int,
+    signed_in: bool,
+) -> None:
+    """Return when this person may break the glass for this request now; VoteRefused otherwise. The caller records it."""
+    _check_open(asked, "key", now, False)
+    groups = glass_groups(asked.obligations)
+    if not groups:
+        _refuse("no_glass", "Policy has no glass to break here: it takes every key that it asks for.")
+    if _unfit(asked, who):
+        _check_person(asked, who, people)
+    if not who.groups & groups:
+        _refuse("not_approver", f"Only {', '.join(f'@{group}' for group in sorted(groups))} may break the glass here.")
+    if action_digest16 != asked.action_digest.hex()[:16]:
+        _refuse("stale_card", "This changed after it was shown to you, so nothing was done. Look at the newest card.")
+    if not can_be_taken_back:
+        _refuse("irreversible", "This cannot be taken back, so no emergency lets one person do it alone.")
+    if overdue:
+        _refuse(
+            "review_overdue",
+            f"{overdue} broken glass{'es' if overdue > 1 else ''} should have been reviewed by now. First the review.",
+        )
+    if not ticket.strip() or len(ticket) > 200:
+        _refuse("ticket_required", "Name the ticket of the emergency, in at most 200 characters.")
+    if not reason.strip():
+        _refuse("reason_required", "Say what the emergency is; two others will review it.")
+    _check_reason_size(reason)
+    if any(obligation["type"] == "step_up" for obligation in asked.obligations) and not signed_in:
+        _refuse("step_up", "This must be done in the console, right after signing in again.")
+
+
+def glass_groups(obligations: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """Whose members may break the glass; empty where policy has none."""
+    return frozenset(str(one["group"]) for one in obligations if one["type"] == GLASS)
+
+
+def glass_stands(asked: Asked, verdict: Verdict, who: Person | None) -> bool:
+    """Whether a broken glass still releases after a recheck: the same action, the same person, and policy still has the glass."""
+    if who is None or verdict.effect == "deny" or verdict.action_sha256 != asked.action_digest.hex():
+        return False
+    return not _unfit(asked, who) and (
+        verdict.effect == "allow" or bool(who.groups & glass_groups(verdict.obligations))
+    )
+
+
+def check_reviewer(asked: Asked, broke: str, who: Person, people: Mapping[str, Person]) -> None:
+    """Return when this person may review a broken glass: anybody who could have held a key, and neither of them who took part."""
+    if who.id == broke or broke in who.stands_in:
+        _refuse("self", "You broke this glass, or stand in for who did; another person must review it.")
+    _check_person(asked, who, people)
 
 
 def check_edit(asked: Asked, who: Person, people: Mapping[str, Person], action_digest16: str, now: datetime) -> None:

@@ -42,6 +42,7 @@ _obligation_keys: dict[str, dict[str, int]] = {
     "hold_window": {"seconds": 604_800},
     "rejections": {"needed": 9},
     "break_glass": {"group": 0},
+    "escalate": {"group": 0, "after_s": 604_800},
 }
 
 

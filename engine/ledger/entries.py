@@ -45,6 +45,13 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "approval.stopped": _words("approval promise action_sha256 person reason_sha256"),
     "approval.released": _words("approval promise action_sha256 persons"),
     "approval.rejected": _words("approval promise action_sha256 person reason_sha256"),
+    "glass.broken": _words(
+        "approval promise person level groups action_sha256 card_sha256 policy_revision via ticket_sha256 reason_sha256 due_at"
+    ),
+    "review.given": _words("approval person groups how via given needed reason_sha256"),
+    "debt.overdue": _words("reviews"),
+    "approval.reminded": _words("approval promise share persons"),
+    "approval.escalated": _words("approval promise group persons"),
     "approval.expired": _words("approval promise action_sha256"),
     "approval.canceled": _words("approval promise action_sha256 why"),
     "effect.intended": _words("promise attempt key_sha256 action_sha256 verdict_n approval policy_revision"),
@@ -100,6 +107,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "tenant.created": _words("tenant"),
     "workspace.added": _words("workspace"),
     "caps.changed": _words("scope name max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight"),
+    "gate.changed": _words("rule_author zone quiet_from quiet_until review_seconds"),
     "policy.activated": _words("revision bundle_sha256"),
     "policy.published": _words("revision bundle_sha256 base_revision draft n how run until"),
     "policy.drafted": _words("draft n base_revision draft_sha256"),
@@ -114,10 +122,11 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
 
 # What a body has only where there is something to say. `needs`: the holds on an action ask for different things, and each
 # must be satisfied on its own. `for_person`: who was away, in whose groups and in whose place a key was turned.
+# `seconds` and `viewed`: how long the person took, and whether the whole request had been before them.
 OPTIONAL: dict[str, tuple[str, ...]] = {
     "verdict.given": ("needs",),
     "approval.asked": ("needs",),
-    "key.given": ("for_person",),
+    "key.given": ("for_person", "seconds", "viewed"),
 }
 
 _body_keys = {kind: frozenset(keys) for kind, keys in CATALOGUE.items()}
@@ -127,11 +136,12 @@ _optional_keys = {kind: frozenset(OPTIONAL.get(kind, ())) for kind in CATALOGUE}
 _numbers = frozenset(
     _words(
         "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery depth "
+        "share quiet_from quiet_until review_seconds seconds "
         "max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight people most"
     )
 )
-_flags = frozenset(_words("retryable reversible"))
-_text_lists = frozenset(_words("groups reasons persons signers authors"))
+_flags = frozenset(_words("retryable reversible rule_author viewed"))
+_text_lists = frozenset(_words("groups reasons persons signers authors reviews"))
 _by_rule = frozenset(_words("counts needs lineage version"))
 
 _entry_keys = frozenset(_words("v tenant chain chain_seq prev at type actor body commit"))

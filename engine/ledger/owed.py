@@ -19,6 +19,7 @@ class Debt:
     rejecting: list[str] = field(default_factory=list)
     lent: dict[str, str] = field(default_factory=dict)  # who turned a key in whose place
     released_at: datetime | None = None
+    glass: frozenset[str] = frozenset()  # the groups of who broke it; empty when nobody did
 
 
 class Owed:
@@ -80,17 +81,51 @@ class Owed:
             )
         self._debts[entry.body["approval"]].lent[entry.body["person"]] = absent
 
+    def broken(self, entry: Entry, asked: Mapping[str, Any], *, reversible: bool) -> str:
+        """One person broke the glass: policy has one, what is done can be taken back, and a review is owed. What to say of it."""
+        body, debt = entry.body, self._debts[entry.body["approval"]]
+        person, owed = body["person"], self._of(debt)
+        if entry.actor != {"type": "person", "id": person} or not person:
+            _owed_broken("glass-person", f"the glass of {person} was broken by {entry.actor['id']}")
+        if person in {ancestor["person"] for ancestor in asked["lineage"]} or body["level"] < 4:
+            _owed_broken(
+                "glass-person", f"{person} took part in the request, or has level {body['level']}, and breaks its glass"
+            )
+        if not _glass_groups(owed) & set(body["groups"]):
+            _owed_broken("glass-policy", f"policy has no glass that {person} may break for {body['approval']}")
+        if not reversible:
+            _owed_broken("glass-irreversible", f"{person} broke the glass for what cannot be taken back")
+        if (body["action_sha256"], body["card_sha256"]) != (asked["action_sha256"], asked["card_sha256"]):
+            _owed_broken("key-digest", f"{person} saw another action or another card than was asked for")
+        if instant(entry.at) >= instant(asked["expires_at"]) or not body["ticket_sha256"] or not body["reason_sha256"]:
+            _owed_broken(
+                "glass-late", f"the glass of {body['approval']} was broken too late, or without a ticket or a reason"
+            )
+        if any(one["type"] == "step_up" for one in owed) and body["via"] != "console":
+            _owed_broken("step-up", "policy wanted a fresh sign-in, and the glass was broken elsewhere")
+        debt.glass, debt.released_at = frozenset(body["groups"]), instant(entry.at)
+        return f"{person} broke the glass for {body['approval']}: one key for all; two others owe a review until {body['due_at']}"
+
+    def is_broken(self, approval: str) -> bool:
+        """Whether one key does for all of this approval."""
+        return bool(self._debts[approval].glass)
+
     def released(self, entry: Entry, vias: Mapping[str, str]) -> None:
         """Enough keys are there; `vias` says through which door each person gave theirs."""
         debt = self._debts[entry.body["approval"]]
         debt.released_at = instant(entry.at)
         self._check_keys(debt, self._of(debt), vias, entry.body["persons"])
 
-    def check_intent(self, entry: Entry, vias: Mapping[str, str], persons: Collection[str]) -> None:
-        """An effect begins under an approval: what was owed when people were asked, and what is owed now."""
+    def check_intent(self, entry: Entry, vias: Mapping[str, str], persons: Collection[str], *, held: bool) -> None:
+        """An effect begins under an approval: what was owed when people were asked, and what is owed now; `held` if it still is."""
         body = entry.body
         debt = self._debts[body["approval"]]
-        both = [*self._of(debt), *self._obligations.get((body["promise"], body["verdict_n"]), ())]
+        newest = self._obligations.get((body["promise"], body["verdict_n"]), [])
+        if debt.glass:
+            if held and not _glass_groups(newest) & debt.glass:
+                _owed_broken("glass-policy", f"policy had no glass any more when {body['approval']} was used")
+            return
+        both = [*self._of(debt), *newest]
         self._check_keys(debt, both, vias, persons)
         seconds = max((one["seconds"] for one in both if one["type"] == "hold_window"), default=0)
         if debt.released_at is None or instant(entry.at) < debt.released_at + timedelta(seconds=seconds):
@@ -115,6 +150,10 @@ class Owed:
 
     def _rejections(self, debt: Debt) -> int:
         return min((int(one["needed"]) for one in self._of(debt) if one["type"] == "rejections"), default=1)
+
+
+def _glass_groups(owed: list[dict[str, Any]]) -> set[str]:
+    return {one["group"] for one in owed if one["type"] == "break_glass"}
 
 
 def _owed_broken(code: str, reason: str) -> NoReturn:

@@ -81,6 +81,8 @@ class Story:
             "key.refused": self._refused,
             "rejection.given": self._rejected,
             "approval.stopped": self._ended,
+            "glass.broken": self._glass,
+            "debt.overdue": self._debt,
             "approval.released": self._released,
             "approval.rejected": self._ended,
             "approval.expired": self._ended,
@@ -241,6 +243,19 @@ class Story:
         self._owed.released(entry, _vias(asked))
         asked.state, asked.persons = "released", tuple(body["persons"])
 
+    def _glass(self, entry: Entry) -> None:
+        body = entry.body
+        asked = self._approval_of(body)
+        self._same_approval(body, asked)
+        if asked.state != "open":
+            _broken("release-late", f"{body['approval']} is already {asked.state}")
+        self.remarks.append(self._owed.broken(entry, asked.body, reversible=self._proposal_of(body)["reversible"]))
+        asked.state, asked.persons = "released", (body["person"],)
+
+    def _debt(self, entry: Entry) -> None:
+        owing = ", ".join(entry.body["reviews"][:5])
+        self.remarks.append(f"DEBT: when this run ended, reviews of broken glass were overdue in this tenant: {owing}")
+
     def _check_release(self, wanted: dict[str, Any], asked: Asked, persons: tuple[str, ...]) -> None:
         name = asked.body["approval"]
         unknown = [person for person in persons if person not in asked.keys]
@@ -315,8 +330,9 @@ class Story:
             state = asked.state if asked else "not asked for"
             _broken("executed-unapproved", f"the action needs keys and {body['approval'] or 'its approval'} is {state}")
         self._same_approval(body, asked)
-        self._owed.check_intent(entry, _vias(asked), asked.persons)
-        if verdict["effect"] == "needs_approval":
+        is_held = verdict["effect"] == "needs_approval"
+        self._owed.check_intent(entry, _vias(asked), asked.persons, held=is_held)
+        if is_held and not self._owed.is_broken(body["approval"]):
             if tiers_in_order.index(verdict["tier"]) > tiers_in_order.index(asked.body["tier"]):
                 _broken("executed-unapproved", f"{body['approval']} was asked at a lower tier than the recheck demands")
             stricter = {**verdict, "keys": max(verdict["keys"], asked.body["keys"])}

@@ -11,7 +11,7 @@ from governance.cli import frame
 if TYPE_CHECKING:
     from engine.gate.card import CardRecord
 
-_KINDS = {"approve": "key", "reject": "reject", "stop": "stop"}
+_KINDS = {"approve": "key", "reject": "reject", "stop": "stop", "break-glass": "break_glass"}
 
 
 @click.group("approval")
@@ -47,14 +47,17 @@ def waiting(tenant: str, token: str, form: str) -> None:
 @click.argument("approval")
 @click.argument("decision", type=click.Choice(list(_KINDS)))
 @frame.asking
-@click.option("--reason", default="", help="Why; a rejection needs it.")
+@click.option("--reason", default="", help="Why; a rejection needs it, and to break the glass.")
+@click.option(
+    "--ticket", default="", help="Of the emergency, to break the glass: one key for all, and two others owe a review."
+)
 @click.option(
     "--digest", default="", metavar="DIGEST16", help="Decide only what has this digest (from `approval list`)."
 )
 @click.option("--yes", is_flag=True, help="Do not ask again; with --digest only.")
 @frame.output
 def decide(
-    approval: str, decision: str, tenant: str, token: str, reason: str, digest: str, yes: bool, form: str
+    approval: str, decision: str, tenant: str, token: str, reason: str, ticket: str, digest: str, yes: bool, form: str
 ) -> int:
     """Give your key to a request, reject it, or stop what was approved and has not begun, after reading what it is about."""
     from engine.errors import CallerError
@@ -74,7 +77,7 @@ def decide(
     press = Press(
         tenant=seat.tenant, approval=approval, actor_kind=seat.person.kind, actor_ref=seat.person.ref,
         kind=_KINDS[decision], digest16=digest or card.action_sha256[:16], card_rev=card.card_rev, via="cli",
-        reason=reason, dedupe_key="", blocks_sha256="",
+        reason=reason, ticket=ticket, dedupe_key="", blocks_sha256="",
     )  # fmt: skip
     answer = seat.parts.decide.decide(press)
     row = {
@@ -146,3 +149,56 @@ def edit(
         frame.show_one(
             form, {"approval": approval, "run": done.run, "promise": done.promise, "sentence": done.sentence}
         )
+
+
+@group.command("review")
+@click.argument("approval")
+@click.argument("how", type=click.Choice(["justified", "unjustified"]))
+@frame.asking
+@click.option("--reason", required=True, help="What you looked at and found.")
+def review(approval: str, how: str, tenant: str, token: str, reason: str) -> None:
+    """Review a broken glass that is owed one; two others than who broke it must."""
+    seat = frame.seat(tenant, token, person=True)
+    click.echo(seat.parts.gate.review.review(seat.tenant, seat.person, approval, how, reason, "cli").sentence)
+
+
+@group.command("debts")
+@frame.asking
+@frame.output
+def debts(tenant: str, token: str, form: str) -> None:
+    """Broken glasses whose reviews are owed, the oldest first."""
+    from governance.store import glasses
+
+    seat = frame.seat(tenant, token, person=False)
+    seat.require("read")
+    with seat.parts.database.unit(seat.tenant, write=False) as unit:
+        rows = [
+            {
+                "approval": one.approval, "run": one.run, "person": one.person, "ticket": one.ticket, "reason": one.reason,
+                "due_at": one.due_at.isoformat(timespec="minutes"), "reviews": len(one.reviews),
+            }
+            for one in glasses.owed(unit)
+        ]  # fmt: skip
+    frame.show(form, rows, empty="no review is owed")
+
+
+@group.command("attention")
+@frame.asking
+@frame.output
+def attention(tenant: str, token: str, form: str) -> None:
+    """How people have decided in the last thirty days: how fast, how often after seeing everything, how often with no."""
+    from governance.store import attention as store
+    from governance.store import people
+
+    seat = frame.seat(tenant, token, person=False)
+    seat.require("audit")
+    with seat.parts.database.unit(seat.tenant, write=False) as unit:
+        known = people.profiles(unit)
+        rows = [
+            {
+                "person": known[one.person].name, "decisions": one.decisions, "median_seconds": one.median_seconds,
+                "viewed": one.viewed, "rejected": one.rejected,
+            }
+            for one in store.figures(unit)
+        ]  # fmt: skip
+    frame.show(form, rows, empty="nobody has decided anything lately")

@@ -104,7 +104,7 @@ def away(person: str, tenant: str, token: str, until: str, since: str, delegate:
     """Say that a person is away, yourself without a name; whoever stands in for them never counts as a second person."""
     seat = frame.seat(tenant, token, person=False)
     begins = frame.moment(since, "--from") if since else None
-    done = seat.parts.absent.away(
+    done = seat.parts.gate.absent.away(
         seat.tenant, seat.actor, person, frame.moment(until, "--until"), delegate=delegate, since=begins
     )
     stands = f"{delegate} stands in for them" if done.delegate else "nobody stands in for them"
@@ -117,7 +117,7 @@ def away(person: str, tenant: str, token: str, until: str, since: str, delegate:
 def back(person: str, tenant: str, token: str) -> None:
     """Say that a person is back, yourself without a name."""
     seat = frame.seat(tenant, token, person=False)
-    seat.parts.absent.back(seat.tenant, seat.actor, person)
+    seat.parts.gate.absent.back(seat.tenant, seat.actor, person)
     frame.say(f"{person or 'you'}: not away any more")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 from governance.cli import frame
@@ -115,6 +117,58 @@ def workspaces(tenant: str, token: str, form: str) -> None:
     with seat.parts.database.unit(seat.tenant, write=False) as unit:
         found = people.workspaces(unit)
     frame.show(form, [{"workspace": one, "name": name} for one, name in found.items()], empty="there is none")
+
+
+@group.command("gate")
+@frame.asking
+@click.option(
+    "--rule-author/--no-rule-author",
+    default=None,
+    help="Whether the last author of the rule that set the tier holds no key.",
+)
+@click.option("--quiet", metavar="HH:MM-HH:MM", help="When nobody is reminded; deadlines stay. `none` for never.")
+@click.option("--zone", metavar="ZONE", help="The time zone of the quiet hours, for example Europe/Berlin.")
+@click.option("--review-hours", type=click.IntRange(1, 720), help="How long the review of a broken glass may be owed.")
+@frame.output
+def gate(
+    tenant: str,
+    token: str,
+    rule_author: bool | None,
+    quiet: str | None,
+    zone: str | None,
+    review_hours: int | None,
+    form: str,
+) -> None:
+    """Show how approvals are asked for, or change what is given."""
+    from dataclasses import asdict
+
+    from governance.store import gates as store
+
+    seat = frame.seat(tenant, token, person=False)
+    changes: dict[str, object] = {}
+    if quiet is not None:
+        changes["quiet_from"], changes["quiet_until"] = _quiet(quiet)
+    given = {"rule_author": rule_author, "zone": zone, "review_seconds": review_hours and review_hours * 3600}
+    changes |= {name: value for name, value in given.items() if value is not None}
+    if changes:
+        found = seat.parts.gate.settings.set(seat.tenant, seat.actor, changes)
+    else:
+        seat.require("read")
+        with seat.parts.database.unit(seat.tenant, write=False) as unit:
+            found = store.of(unit)
+    frame.show_one(form, asdict(found))
+
+
+def _quiet(text: str) -> tuple[int, int]:
+    from engine.errors import CallerError
+
+    found = re.fullmatch(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])", text)
+    if text == "none":
+        return 0, 0
+    if found is None:
+        raise CallerError("is not HH:MM-HH:MM", field="--quiet", next_step="for example 20:00-07:30, or none")
+    hours = [int(part) for part in found.groups()]
+    return hours[0] * 60 + hours[1], hours[2] * 60 + hours[3]
 
 
 @group.command("caps")

@@ -11,10 +11,10 @@ from engine.canonical import sha256
 from engine.errors import BrokenJournal, BrokenLedger, CallerError, Conflict, OperatorError, Refused
 from engine.gate import approval as gate
 from engine.kernel import Signalled, opened
-from engine.ledger.entries import Fact
+from engine.ledger.entries import Fact, stamp
 from engine.limits import click_lock_seconds, click_statement_seconds
 from governance.commands.authority import Actor, who
-from governance.store import approvals, cases, entries, outbox, people, refusals, tasks
+from governance.store import approvals, attention, cases, entries, gates, glasses, outbox, people, refusals, tasks
 from governance.store.case import Case
 from governance.store.people import Profile
 from governance.store.unit import Database, Unit
@@ -28,13 +28,14 @@ class Press:
     approval: str
     actor_kind: str
     actor_ref: str
-    kind: str  # key | reject | stop
+    kind: str  # key | reject | stop | break_glass
     digest16: str
     card_rev: int
     via: str  # slack_button | slack_modal | console | api | cli
     reason: str
     dedupe_key: str
     blocks_sha256: str
+    ticket: str = ""  # of the emergency, to break the glass
     reply: Mapping[str, str] = field(
         default_factory=dict
     )  # where a Slack answer goes: channel, user, thread_ts, response_url
@@ -99,11 +100,14 @@ class Decide:
         return self._vote(unit, case, found, person, press)
 
     def _vote(self, unit: Unit, case: Case, found: approvals.Recorded, person: Profile, press: Press) -> Answer:
+        if press.kind == gate.GLASS:
+            return self._break(unit, case, found, person, press)
         if press.kind not in gate.VOTE_KINDS:
             return Answer("unknown_kind", False, f"{press.kind} is not a decision", found.asked.status, 0, 0)
         asked, now = found.asked, unit.now()
         profiles = people.profiles(unit)
         crowd = {name: people.as_person(p) for name, p in profiles.items()}
+        viewed = attention.saw(unit, asked.id, person.person, press.via)
         try:
             counted = gate.vote(
                 asked, found.votes, crowd, people.as_person(person), press.kind, press.digest16, now, press.reason,
@@ -112,7 +116,13 @@ class Decide:
         except gate.VoteRefused as refused:
             return self._refused(unit, press, found, person.person, refused.code, refused.sentence)
         case.now = max(case.now, now)
-        self._record_vote(unit, case, found, person, press, counted, profiles, now)
+        seconds = max(0, int((now - asked.requested_at).total_seconds()))
+        case.add(
+            "attention", approval=asked.id, person=person.person, kind=press.kind, at=now, seconds=seconds, viewed=viewed,
+        )  # fmt: skip
+        self._record_vote(
+            unit, case, found, person, press, counted, profiles, now, {"seconds": seconds, "viewed": viewed}
+        )
         if counted.status == "approved":
             persons = [v.person for v in found.votes if v.kind == "key"] + [person.person]
             self._release(
@@ -150,6 +160,51 @@ class Decide:
             outbox.remember(unit, press.dedupe_key, _plain(answer))
         return answer
 
+    def _break(self, unit: Unit, case: Case, found: approvals.Recorded, person: Profile, press: Press) -> Answer:
+        """One key for all of them: it runs now, and two others owe a review."""
+        asked, now = found.asked, unit.now()
+        crowd = {name: people.as_person(p) for name, p in people.profiles(unit).items()}
+        lasting = found.action.reversal == "none" or not found.action.reversible
+        try:
+            gate.check_glass(
+                asked, people.as_person(person), crowd, press.digest16, now, reason=press.reason, ticket=press.ticket,
+                can_be_taken_back=not lasting and not found.is_sign_off, overdue=len(glasses.overdue(unit)),
+                signed_in=press.via == "console",
+            )  # fmt: skip
+        except gate.VoteRefused as refused:
+            return self._refused(unit, press, found, person.person, refused.code, refused.sentence)
+        case.now = max(case.now, now)
+        due_at = case.now + datetime.timedelta(seconds=gates.of(unit).review_seconds)
+        case.add(
+            "vote", approval=asked.id, person=person.person, kind="key", at=now, action_digest=asked.action_digest,
+            card_digest=asked.card_digest, card_rev=press.card_rev or found.card_rev, policy_revision=found.verdict.policy_revision,
+            blocks_sha256=press.blocks_sha256, via=press.via, identity=f"{press.actor_kind}:{press.actor_ref}", reason=press.reason,
+        )  # fmt: skip
+        case.add(
+            "glass", approval=asked.id, promise=asked.promise, person=person.person, at=case.now, due_at=due_at,
+            ticket=press.ticket.strip(), reason=press.reason.strip(),
+        )  # fmt: skip
+        ticket = sha256(case.origin.salt_key + press.ticket.strip().encode()).hex()
+        case.note(
+            "glass.broken",
+            {
+                "approval": asked.id, "promise": asked.promise, "person": person.person, "level": person.level,
+                "groups": list(person.groups), "action_sha256": asked.action_digest.hex(), "card_sha256": asked.card_digest.hex(),
+                "policy_revision": found.verdict.policy_revision, "via": press.via, "ticket_sha256": ticket,
+                "reason_sha256": _reason_sha256(case, press), "due_at": stamp(due_at),
+            },
+            actor={"type": "person", "id": person.person},
+        )  # fmt: skip
+        self._release(unit, case, found, [])
+        text = f"🚨 {person.name} broke the glass ({press.ticket.strip()}): {press.reason.strip()} Two others owe a review until "
+        case.posts += [("card", asked.id, {}), ("said", asked.id, {"text": f"{text}{due_at:%Y-%m-%d %H:%M} UTC."})]
+        cases.commit(unit, case, ())
+        sentence = f"The glass is broken: it runs now. Two others owe a review until {due_at:%Y-%m-%d %H:%M} UTC."
+        answer = Answer("glass_broken", True, sentence, "approved", 1, asked.keys)
+        if press.dedupe_key:
+            outbox.remember(unit, press.dedupe_key, _plain(answer))
+        return answer
+
     def _standing(
         self,
         found: approvals.Recorded,
@@ -175,6 +230,7 @@ class Decide:
         counted: gate.Counted,
         profiles: Mapping[str, Profile],
         now: datetime.datetime,
+        how: Mapping[str, int],
     ) -> None:
         asked = found.asked
         # What the clicker's card was posted with is on record; what the click repeats of it is only a claim.
@@ -192,7 +248,7 @@ class Decide:
             case.note(
                 "key.given",
                 {
-                    **({"for_person": counted.for_person} if counted.for_person else {}),
+                    **({"for_person": counted.for_person} if counted.for_person else {}), **how,
                     "approval": asked.id, "person": person.person, "level": person.level, "groups": list(lent),
                     "action_sha256": asked.action_digest.hex(), "card_sha256": asked.card_digest.hex(),
                     "card_rev": press.card_rev or found.card_rev, "policy_revision": found.verdict.policy_revision,
@@ -212,6 +268,7 @@ class Decide:
             )  # fmt: skip
 
     def _release(self, unit: Unit, case: Case, found: approvals.Recorded, persons: list[str]) -> None:
+        """It may run; without persons a broken glass has said so."""
         asked = found.asked
         case.approval_status[asked.id] = "approved"
         case.add("due_done", kind="approval", ref=asked.id)
@@ -221,7 +278,8 @@ class Decide:
             "action_sha256": asked.action_digest.hex(),
             "persons": persons,
         }
-        case.note("approval.released", body)
+        if persons:
+            case.note("approval.released", body)
         case.accept(Signalled(f"approval:{asked.id}", "approved"))
         if found.is_sign_off:
             # What was signed was answered before: it is the operation's result now.
@@ -231,7 +289,7 @@ class Decide:
             case.put_work("", "advance")
             return
         # The hours that people took are not the step's: its time to run begins now, or when nobody has stopped it in time.
-        held = gate.window_seconds(asked.obligations)
+        held = gate.window_seconds(asked.obligations) if persons else 0
         case.touch(
             asked.promise, state="ready", deadline_at=None,
             next_eligible_at=case.now + datetime.timedelta(seconds=held) if held else None,

@@ -199,7 +199,7 @@ def _of_approvals(unit: Unit, case: Case) -> Iterator[Said]:
         found = approvals.load(unit, name)
         keys = [vote for vote in found.votes if vote.kind == "key"]
         people = {vote.person for vote in keys}
-        if found.asked.status == "approved" and len(people) < found.asked.keys:
+        if found.asked.status == "approved" and not found.glass and len(people) < found.asked.keys:
             yield "approval", f"{name} is approved by {len(people)} people and needs {found.asked.keys}"
         if wrong := sorted(people & set(found.asked.lineage)):
             yield "approval", f"{name} counts a key of {', '.join(wrong)}, who is part of what it is about"

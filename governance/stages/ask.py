@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping
 
 from engine.gate.action import Action
-from engine.gate.approval import Asked, expires_at
+from engine.gate.approval import Asked, escalation, expires_at
 from engine.gate.card import CardRecord, card_digest
 from engine.gate.verdict import Judged
 from governance.store.approvals import Recorded, card_record, requirement
 from governance.store.around import Around
 from governance.store.case import Case
+from governance.store.gates import reminded_at
 
 CardBody = Callable[[CardRecord], bytes]
 
@@ -64,6 +66,9 @@ def ask(
     )  # fmt: skip
     case.add("card", approval=approval)
     case.add("due", kind="approval", ref=approval, at=empty.expires_at)
+    case.add("due", kind="remind", ref=approval, at=reminded_at(case.now, empty.expires_at))
+    if (rule := escalation(v.obligations)) is not None:
+        case.add("due", kind="escalate", ref=approval, at=case.now + datetime.timedelta(seconds=rule[1]))
     case.posts.append(("card", approval, {"after": root} if root else {}))
     case.touch(action.promise, state="waiting_approval", approval=approval)
     case.state = "waiting_approval"

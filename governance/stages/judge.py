@@ -291,6 +291,11 @@ class Judge:
         if found is None:
             return Go(action, judgement, None, turn) if v.effect == "allow" else Ask(action, judged, n, opinion.lineage)
         people = {name: as_person(profile) for name, profile in around.profiles.items()}
+        if found.glass and found.asked.status == "approved" and found.asked.action_digest == action.digest:
+            if gate.glass_stands(found.asked, v, people.get(found.glass)):
+                release = Release(found.asked.id, action.digest, (found.glass,), 1, found.asked.tier, glass=True)
+                return Go(action, judgement, release, turn)
+            return Ask(action, judged, n, opinion.lineage)
         if found.asked.action_digest == action.digest and gate.stands(found.asked, v, found.votes, people, case.now):
             persons = gate.standing(found.asked, found.votes, people, case.now)
             release = Release(found.asked.id, action.digest, persons, found.asked.keys, found.asked.tier)
@@ -393,7 +398,7 @@ def _summary(spec: OperationSpec, proposal: Propose) -> str:
 
 def _held_for(case: Case, found: Recorded, verdict: Verdict) -> float:
     """Seconds for which what was approved may still be stopped: the longest window that policy asked for then or asks for now."""
-    if found.decided_at is None:
+    if found.decided_at is None or found.glass:
         return 0.0
     seconds = gate.window_seconds((*found.asked.obligations, *verdict.obligations))
     return (found.decided_at + datetime.timedelta(seconds=seconds) - case.now).total_seconds() if seconds else 0.0

@@ -10,7 +10,7 @@ from engine.journal.promises import Timer
 from engine.kernel import Fired, Signalled
 from engine.ledger.entries import Fact
 from governance import log, metrics
-from governance.store import approvals, cards, cases, changes, doubts, entries, mending, refusals, tasks
+from governance.store import approvals, cards, cases, changes, doubts, entries, mending, refusals, reminding, tasks
 from governance.store.dispatch import Dispatch
 from governance.store.unit import Database, Unit
 
@@ -49,6 +49,10 @@ class Tick:
         with self._database.unit(tenant) as unit:
             if kind == "approval":
                 self._expire(unit, ref)
+            elif kind == "remind":
+                reminding.remind(unit, ref)
+            elif kind == "escalate":
+                reminding.escalate(unit, ref)
             elif kind == "task":
                 self._time_up(unit, ref)
             elif kind == "timer":

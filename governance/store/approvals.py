@@ -38,12 +38,13 @@ class Recorded:
     decided_at: datetime.datetime | None
     root: str = ""  # the first request about the same step, in whose thread this one stands
     newest: str = ""  # the newest request about the same step
+    glass: str = ""  # who broke the glass for it
 
     @property
     def runs_at(self) -> datetime.datetime | None:
         """Until when what was approved is held, so that one person may still stop it; None when nothing holds it."""
         seconds = window_seconds(self.asked.obligations)
-        if not seconds or self.asked.status != "approved" or self.decided_at is None:
+        if not seconds or self.glass or self.asked.status != "approved" or self.decided_at is None:
             return None
         return self.decided_at + datetime.timedelta(seconds=seconds)
 
@@ -128,12 +129,12 @@ def load(unit: Unit, approval: str, *, lock: bool = False) -> Recorded:
     )
     rest = unit.one(
         "select ac.body, ac.rev, v.body, r.workflow, r.code_version, r.trigger_type || ' ' || r.trigger_ref, p.state, p.last_error, "
-        "p.approval "
+        "p.approval, coalesce((select g.person from glass g where g.tenant = r.tenant and g.approval = :approval), '') "
         "from run r join promise p on p.tenant = r.tenant and p.run = r.run "
         "join action ac on ac.tenant = r.tenant and ac.run = r.run and ac.promise = p.promise and ac.digest = :digest "
         "left join verdict v on v.tenant = r.tenant and v.run = r.run and v.promise = p.promise and v.n = :n "
         "where r.tenant = :tenant and r.run = :run and p.promise = :promise order by ac.rev desc limit 1",
-        run=asked.run, promise=asked.promise, digest=asked.action_digest, n=row[12],
+        run=asked.run, promise=asked.promise, digest=asked.action_digest, n=row[12], approval=approval,
     )  # fmt: skip
     assert rest is not None
     return Recorded(
@@ -142,7 +143,7 @@ def load(unit: Unit, approval: str, *, lock: bool = False) -> Recorded:
         card_rev=row[11], verdict_n=row[12], rev=rest[1], action=action_from(bytes(rest[0])),
         verdict=verdict_from(read_json(bytes(rest[2]))) if row[12] else _signed(asked),
         workflow=rest[3], version=rest[4], trigger=rest[5], promise_state=rest[6], promise_error=rest[7], decided_at=row[13],
-        root=str(decode(bytes(row[7])).get("root", "")), newest=rest[8],
+        root=str(decode(bytes(row[7])).get("root", "")), newest=rest[8], glass=rest[9],
     )  # fmt: skip
 
 

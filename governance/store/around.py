@@ -12,7 +12,7 @@ from engine.gate.action import Action, action_from
 from engine.gate.question import Facts, Freeze, Usage
 from engine.program.programs import Program
 from governance import clock
-from governance.store import caps, cases, people, standstills, templates
+from governance.store import caps, cases, glasses, people, standstills, templates
 from governance.store.case import Case, Promise
 from governance.store.people import Profile, Tenant
 from governance.store.standstills import Standstill
@@ -39,6 +39,7 @@ class Surroundings:
     read_at: float  # on our own monotonic clock
     caps: tuple[caps.Set, ...]
     standstills: tuple[Standstill, ...] = ()
+    debts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Around:
     writes_of_others: int = 0  # of its family
     writes_cap: Cap | None = None
     standstills: tuple[Standstill, ...] = ()
+    debts: tuple[str, ...] = ()  # broken glasses whose reviews are overdue
 
     def facts(self, case: Case, promise: Promise) -> Facts:
         """Where an action of this run comes from, as policy sees it."""
@@ -108,7 +110,7 @@ class Remembered:
         return Around(
             s.tenant, s.groups, s.profiles, program, s.revision,
             Usage(case.writes + others, s.writes_last_hour, s.runs_last_minute, s.open_runs, 0), s.now, s.read_at, others,
-            writes_cap, s.standstills,
+            writes_cap, s.standstills, s.debts,
         )  # fmt: skip
 
 
@@ -138,6 +140,7 @@ def _read(unit: Unit, writes: dict[int, int]) -> Surroundings:
         revision=templates.active_revision(unit), writes_last_hour=_writes(unit, writes, row[2]), runs_last_minute=int(row[0]),
         open_runs=int(row[1]), now=row[2], read_at=read_at, caps=tuple(caps.listed(unit)),
         standstills=standstills.open_ones(unit),
+        debts=glasses.overdue(unit),
     )  # fmt: skip
 
 

@@ -157,6 +157,9 @@ class Case:
     code_version: str
     editors: tuple[str, ...] = ()  # who moved it, or a run above it, to other code
     feed: Feed | None = None  # of a function: what its host was told
+    debts: tuple[
+        str, ...
+    ] = ()  # broken glasses of the tenant whose reviews are overdue: its bundle is marked with them
     # what the next commit adds
     built: list[tuple[int, bytes, bytes]] = field(default_factory=list)
     noted: list[str] = field(default_factory=list)  # the types of these
@@ -310,6 +313,8 @@ class Case:
                 self.touch(promise.promise, state="canceled")
                 if promise.tool.startswith(signal_prefix):
                     self.add("due_done", kind="signal", ref=timer_ref(self.promise_id(promise.promise)))
+        if self.debts:
+            self.note("debt.overdue", {"reviews": list(self.debts)[:100]})
         head, version = self.history.head.hex(), self.history.version
         self.note(
             "run.closed",

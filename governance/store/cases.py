@@ -16,7 +16,7 @@ from engine.kernel import Payload, opened
 from engine.ledger.entries import Fact
 from engine.limits import family_runs_max
 from engine.program.snapshot import Frame, frame_from
-from governance.store import entries, journals, spending
+from governance.store import entries, glasses, journals, spending
 from governance.store.case import Case, Origin, Promise
 from governance.store.dispatch import Lease
 from governance.store.orders import Order, answered, write
@@ -122,7 +122,10 @@ def load(unit: Unit, run: str, *, lock: bool = False) -> Case:
     """The run as it is; `lock` holds its row until the unit ends (people's commands; stages check the version at commit)."""
     if lock:
         unit.run("select 1 from run where tenant = :tenant and run = :run for update", run=run)
-    return _case(run, unit.driver(_load, (unit.tenant, run)))
+    found = _case(run, unit.driver(_load, (unit.tenant, run)))
+    if lock:
+        found.debts = glasses.overdue(unit)
+    return found
 
 
 def load_alone(database: Database, tenant: str, run: str) -> Case:

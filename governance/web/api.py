@@ -233,7 +233,7 @@ class Api:
         answer = self.seams.decide.decide(
             Press(
                 tenant=call.caller.tenant, approval=approval, actor_kind="token", actor_ref=call.caller.actor.ref, kind=asked.kind,
-                digest16=asked.digest16, card_rev=question.record.card_rev, via="api", reason=asked.reason.strip(),
+                digest16=asked.digest16, card_rev=question.record.card_rev, via="api", reason=asked.reason.strip(), ticket=asked.ticket,
                 dedupe_key=dedupe_key("api", call.caller, approval, call.key), blocks_sha256=question.shown,
             )
         )  # fmt: skip
@@ -254,6 +254,14 @@ class Api:
             )
         )  # fmt: skip
         return gate_shape.EditedOut(**asdict(done))
+
+    def review_approval(self, call: Call) -> gate_shape.ReviewedOut:
+        """POST /v1/approvals/{approval}/review."""
+        asked: gate_shape.ReviewApproval = call.body
+        done = self._seams.gate.review.review(
+            call.caller.tenant, call.caller.actor, call.path["approval"], asked.how, asked.reason.strip(), "api"
+        )
+        return gate_shape.ReviewedOut(**asdict(done))
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -429,6 +437,8 @@ OPERATIONS: tuple[Operation, ...] = (
               body=shape.DecideApproval, out=shape.DecidedOut, idempotency_key=True),
     Operation("POST", "/v1/approvals/{approval}/edit", "editApproval", "Change what is proposed; it is judged and asked anew",
               Api.edit_approval, body=gate_shape.EditApproval, out=gate_shape.EditedOut, idempotency_key=True),
+    Operation("POST", "/v1/approvals/{approval}/review", "reviewApproval", "Review what was done behind a broken glass",
+              Api.review_approval, body=gate_shape.ReviewApproval, out=gate_shape.ReviewedOut),
     Operation("GET", "/v1/tasks", "listTasks", "What waits for your answer", Api.list_tasks, query=shape.ListTasks, out=shape.TasksOut),
     Operation("GET", "/v1/tasks/{task}", "showTask", "One task and its form", Api.show_task, out=shape.TaskOut),
     Operation("POST", "/v1/tasks/{task}/answer", "answerTask", "Fill in the form of a task", Api.answer_task, body=shape.AnswerTask,

@@ -17,7 +17,7 @@ from engine.errors import CallerError, Refused, TwokeysError
 from governance import log
 from governance.commands.answer import Filled, Told
 from governance.commands.decide import Press
-from governance.store import approvals, doubts, people, templates, views
+from governance.store import absences, approvals, doubts, people, templates, views
 from governance.store import tasks as store
 from governance.store.people import Profile
 from governance.store.unit import Unit
@@ -93,6 +93,8 @@ class Console:
             ("GET", "/approvals/{approval}", Console.approval),
             ("POST", "/approvals/{approval}", Console.decide),
             ("POST", "/approvals/{approval}/edit", Console.edit),
+            ("POST", "/approvals/{approval}/review", gate.review),
+            ("POST", "/people/away", gate.away),
             ("GET", "/tasks", Console.tasks),
             ("GET", "/tasks/{task}", Console.task),
             ("POST", "/tasks/{task}", Console.answer),
@@ -360,7 +362,8 @@ class Console:
             Press(
                 tenant=session.tenant, approval=approval, actor_kind="token", actor_ref=session.ref, kind=kind,
                 digest16=form.get("digest16", "") if unchanged else "", card_rev=question.record.card_rev, via="console",
-                reason=form.get("reason", "").strip(), dedupe_key=dedupe_key("console", session.caller, approval, form.get("once", "")),
+                reason=form.get("reason", "").strip(), ticket=form.get("ticket", ""),
+                dedupe_key=dedupe_key("console", session.caller, approval, form.get("once", "")),
                 blocks_sha256=question.shown,
             )
         )  # fmt: skip
@@ -454,11 +457,16 @@ class Console:
             values = {"rows": templates.listed(unit), "names": names(unit)}
         return self.show(visit, "workflows.html", values)
 
-    def people(self, visit: Visit) -> Response:
-        """GET /people."""
+    def people(self, visit: Visit, error: str = "", status: int = 200) -> Response:
+        """GET /people: who there is, who is away, and who stands in for them."""
         with self.opened(visit) as (unit, _):
-            values = {"rows": views.people(unit), "groups": views.groups(unit)}
-        return self.show(visit, "people.html", values)
+            values = {
+                "rows": views.people(unit),
+                "groups": views.groups(unit),
+                "away": absences.known(unit),
+                "names": names(unit),
+            }
+        return self.show(visit, "people.html", {**values, "error": error}, status)
 
 
 def names(unit: Unit) -> dict[str, str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from engine.limits import int_max
-from governance.web.models import Reason, _Shape
+from governance.web.models import Needed, Reason, _Shape
 
 
 class EditApproval(_Shape):
@@ -27,4 +27,20 @@ class EditedOut(_Shape):
     approval: str
     run: str
     promise: str
+    sentence: str
+
+
+class ReviewApproval(_Shape):
+    """Say whether it was justified that somebody broke the glass for this request."""
+
+    how: Literal["justified", "unjustified"]
+    reason: Needed
+
+
+class ReviewedOut(_Shape):
+    """Where the review stands."""
+
+    approval: str
+    given: int
+    needed: int
     sentence: str

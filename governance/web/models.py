@@ -77,9 +77,10 @@ class ResolveRun(_Shape):
 class DecideApproval(_Shape):
     """Give a key, reject, or stop what was approved and has not begun; `digest16` is the start of the action's digest as shown to you."""
 
-    kind: Literal["key", "reject", "stop"]
+    kind: Literal["key", "reject", "stop", "break_glass"]
     digest16: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     reason: Reason = ""
+    ticket: Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")] = ""
 
 
 class SetCaps(_Shape):

@@ -11,8 +11,9 @@ from engine.gate import approval as gate
 from engine.gate.action import Action
 from engine.gate.card import CardRecord
 from engine.gate.reducer import keys_needed, progress
-from governance.store import approvals, people, views
+from governance.store import approvals, glasses, people, views
 from governance.store.approvals import Recorded
+from governance.store.glasses import Glass
 from governance.store.people import Profile
 from governance.store.unit import Unit
 from governance.store.views import RefusalView, VoteView
@@ -40,6 +41,10 @@ REFUSALS = {
     "reason_required": "gave no reason",
     "step_up": "did not sign in again",
     "delegate": "counts as one with somebody who gave a key",
+    "no_glass": "wanted to break a glass that is not there",
+    "irreversible": "wanted to break the glass for what cannot be taken back",
+    "review_overdue": "wanted to break the glass while a review was overdue",
+    "ticket_required": "named no ticket",
     "not_approved": "wanted to stop what was not approved",
     "unknown_person": "identity linked to nobody",
     "not_unknown": "spoke after it was settled",
@@ -62,12 +67,18 @@ class Question:
     holders: tuple[Profile, ...]  # who could give a key and has not
     excluded: tuple[tuple[str, str], ...]  # name, why
     yours: str  # why the reader cannot give a key; empty when they can
+    glass: Glass | None  # that was broken for it
     shown: str  # digest of what the page says about the action
 
     @property
     def is_open(self) -> bool:
         """Whether it waits for people."""
         return self.found.asked.status == "requested"
+
+    @property
+    def has_glass(self) -> bool:
+        """Whether policy has a glass that somebody may break here."""
+        return bool(gate.glass_groups(self.found.asked.obligations))
 
     @property
     def is_stoppable(self) -> bool:
@@ -125,7 +136,8 @@ def load(unit: Unit, approval: str, me: Profile | None, console_url: str) -> Que
     return Question(
         record=record, found=found, votes=views.votes(unit, approval), refusals=views.refusals(unit, approval),
         given=given, needed=max(given, needed),
-        holders=_holders(found, profiles, crowd), excluded=_excluded(found, profiles), yours=yours, shown=shown(record),
+        holders=_holders(found, profiles, crowd), excluded=_excluded(found, profiles), yours=yours,
+        glass=glasses.of(unit, approval) if found.glass else None, shown=shown(record),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from governance.commands.change import Changes
 from governance.commands.decide import Decide
 from governance.commands.edit import Edit
 from governance.commands.freeze import Freezes
+from governance.commands.gate_orders import GateOrders
 from governance.commands.propose import Propose
 from governance.commands.publish import Publish
 from governance.commands.resolve import Resolve
@@ -40,6 +41,7 @@ class Seams:
     cancel: Cancel
     resolve: Resolve
     retry: Retry
+    gate: GateOrders
     publish: Publish
     caps: SetCaps
     admit: Admit

@@ -21,7 +21,7 @@ def test_a_delegate_gives_a_key_in_the_absent_persons_place_and_both_are_named(s
     world = sealing_world
     run, found = high(world)
     assert world.press(found, "olga").code == "not_approver"
-    world.parts.absent.away(world.tenant, world.actor("bo"), "", soon(world), delegate="olga")
+    world.parts.gate.absent.away(world.tenant, world.actor("bo"), "", soon(world), delegate="olga")
     assert world.press(found, "olga").code == "key_given"
     assert world.press(found, "bo").code == "delegate"
     card = world.parts.records.approval(world.tenant, found.asked.id)
@@ -37,11 +37,13 @@ def test_somebody_who_is_back_or_was_never_away_has_no_delegate(world: World) ->
     """Only while the absence lasts; coming back ends it at once, and a key that was given stands."""
     run, found = high(world)
     until = soon(world)
-    world.parts.absent.away(world.tenant, None, "bo", until, delegate="olga", since=until - datetime.timedelta(hours=1))
+    world.parts.gate.absent.away(
+        world.tenant, None, "bo", until, delegate="olga", since=until - datetime.timedelta(hours=1)
+    )
     assert world.press(found, "olga").code == "not_approver"
-    world.parts.absent.away(world.tenant, None, "bo", until, delegate="olga")
+    world.parts.gate.absent.away(world.tenant, None, "bo", until, delegate="olga")
     assert world.press(found, "olga").code == "key_given"
-    world.parts.absent.back(world.tenant, world.actor("bo"), "")
+    world.parts.gate.absent.back(world.tenant, world.actor("bo"), "")
     assert world.press(found, "bo").code == "delegate", "his key was given in his place"
     assert world.press(found, "cleo").code == "approved"
     world.until(run, "succeeded")
@@ -49,7 +51,7 @@ def test_somebody_who_is_back_or_was_never_away_has_no_delegate(world: World) ->
 
 def test_who_may_say_it_and_for_whom(world: World) -> None:
     """Oneself, or an owner; never for a service, never oneself in one's own place, never without an end."""
-    absent, until = world.parts.absent, soon(world)
+    absent, until = world.parts.gate.absent, soon(world)
     absent.away(world.tenant, world.actor("rita"), "ana", until, delegate="cleo")
     with pytest.raises(Refused):
         absent.away(world.tenant, world.actor("ana"), "bo", until, delegate="ana")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 from engine.ledger.trust import read_trust
 from engine.ledger.verify import verify
 from governance.evidence.sequence import trust_text
@@ -14,13 +16,20 @@ WINDOW = obliging('"type": "hold_window", "seconds": 600', 'input.action.risk_ti
 TWO_NOES = obliging('"type": "rejections", "needed": 2', 'input.action.risk_tier == "high"')
 
 
-def high(world: World) -> tuple[str, Recorded]:
+def high(world: World, *, first: str = "cleo") -> tuple[str, Recorded]:
     """A run that waits for two people."""
     run = world.start()
     world.until(run, "waiting_approval")
-    world.approve(run, "cleo")
+    world.approve(run, first)
     world.until(run, "waiting_approval")
     return run, world.waiting(run)
+
+
+def soon_away(world: World, name: str, delegate: str) -> None:
+    """This person is away for the next eight hours."""
+    with world.parts.database.unit(world.tenant, write=False) as unit:
+        until = unit.now() + datetime.timedelta(hours=8)
+    world.parts.gate.absent.away(world.tenant, None, name, until, delegate=delegate)
 
 
 def again(world: World, found: Recorded) -> Recorded:

@@ -137,6 +137,7 @@ NUMBERS |= {
     "people",
     "most",
 }
+NUMBERS |= {"share", "quiet_from", "quiet_until", "review_seconds"}
 OTHERS: dict[str, Any] = {
     "counts": [["ops-eu", 2]],
     "lineage": [{"person": "per_1", "why": "requester"}],
@@ -145,6 +146,8 @@ OTHERS: dict[str, Any] = {
     "persons": ["per_1"],
     "signers": ["ops"],
     "authors": ["per_1"],
+    "reviews": ["ap_1"],
+    "rule_author": True,
     "retryable": False,
     "reversible": True,
 }
