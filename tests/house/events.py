@@ -19,6 +19,7 @@ _chains = {
     "policy": "policy/main",
     "key": "key/PURPOSE",
     "caps": "tenant/NAME",
+    "gate": "tenant/NAME",
 }
 _in_runs = ("key.given", "key.refused")
 _head = """# Events
@@ -76,6 +77,7 @@ _told = {
     "freeze.begun": "No new effect begins from now on",
     "freeze.ended": "Effects begin again",
     "caps.changed": "How much may be under way was set",
+    "gate.changed": "How approvals are asked for was set",
     "policy.activated": "A revision judges from now on",
 }
 
