@@ -451,7 +451,7 @@ class Parts:
         return Doors(
             settings=self.settings, database=self.database, tenant_of=lambda team: self.dispatch.route("slack", team),
             token_of=self.reach.slack_token, mac=self.button_mac, records=self.records, looks=self.looks, decide=self.decide,
-            answers=self.answers, resolve=self.resolve, orders=Orders(self.database, self.freezes, self.absent).verbs(),
+            answers=self.answers, resolve=self.resolve, orders=Orders(self.database, self.freezes, self.gate.absent).verbs(),
         )  # fmt: skip
 
     def close(self) -> None:
