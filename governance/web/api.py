@@ -258,7 +258,7 @@ class Api:
     def review_approval(self, call: Call) -> gate_shape.ReviewedOut:
         """POST /v1/approvals/{approval}/review."""
         asked: gate_shape.ReviewApproval = call.body
-        done = self._seams.gate.review.review(
+        done = self.seams.gate.review.review(
             call.caller.tenant, call.caller.actor, call.path["approval"], asked.how, asked.reason.strip(), "api"
         )
         return gate_shape.ReviewedOut(**asdict(done))
