@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 2330ca6e9b1985ce6decfa1df0b337e7ca784b0b661fdc4b435555a5b38f551d
+Digest of the parts: 80a4375fa92772a5260022223225742e25b36b33d9d449b2082af0ada45df59b
 """
 
 from __future__ import annotations
@@ -668,6 +668,7 @@ _obligation_keys: dict[str, dict[str, int]] = {
     "hold_window": {"seconds": 604_800},
     "rejections": {"needed": 9},
     "break_glass": {"group": 0},
+    "escalate": {"group": 0, "after_s": 604_800},
 }
 
 
@@ -1400,6 +1401,13 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "approval.stopped": _words("approval promise action_sha256 person reason_sha256"),
     "approval.released": _words("approval promise action_sha256 persons"),
     "approval.rejected": _words("approval promise action_sha256 person reason_sha256"),
+    "glass.broken": _words(
+        "approval promise person level groups action_sha256 card_sha256 policy_revision via ticket_sha256 reason_sha256 due_at"
+    ),
+    "review.given": _words("approval person groups how via given needed reason_sha256"),
+    "debt.overdue": _words("reviews"),
+    "approval.reminded": _words("approval promise share persons"),
+    "approval.escalated": _words("approval promise group persons"),
     "approval.expired": _words("approval promise action_sha256"),
     "approval.canceled": _words("approval promise action_sha256 why"),
     "effect.intended": _words("promise attempt key_sha256 action_sha256 verdict_n approval policy_revision"),
@@ -1455,6 +1463,7 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "tenant.created": _words("tenant"),
     "workspace.added": _words("workspace"),
     "caps.changed": _words("scope name max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight"),
+    "gate.changed": _words("rule_author zone quiet_from quiet_until review_seconds"),
     "policy.activated": _words("revision bundle_sha256"),
     "policy.published": _words("revision bundle_sha256 base_revision draft n how run until"),
     "policy.drafted": _words("draft n base_revision draft_sha256"),
@@ -1469,10 +1478,11 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
 
 # What a body has only where there is something to say. `needs`: the holds on an action ask for different things, and each
 # must be satisfied on its own. `for_person`: who was away, in whose groups and in whose place a key was turned.
+# `seconds` and `viewed`: how long the person took, and whether the whole request had been before them.
 OPTIONAL: dict[str, tuple[str, ...]] = {
     "verdict.given": ("needs",),
     "approval.asked": ("needs",),
-    "key.given": ("for_person",),
+    "key.given": ("for_person", "seconds", "viewed"),
 }
 
 _body_keys = {kind: frozenset(keys) for kind, keys in CATALOGUE.items()}
@@ -1482,11 +1492,12 @@ _optional_keys = {kind: frozenset(OPTIONAL.get(kind, ())) for kind in CATALOGUE}
 _numbers = frozenset(
     _words(
         "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery depth "
+        "share quiet_from quiet_until review_seconds seconds "
         "max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight people most"
     )
 )
-_flags = frozenset(_words("retryable reversible"))
-_text_lists = frozenset(_words("groups reasons persons signers authors"))
+_flags = frozenset(_words("retryable reversible rule_author viewed"))
+_text_lists = frozenset(_words("groups reasons persons signers authors reviews"))
 _by_rule = frozenset(_words("counts needs lineage version"))
 
 _entry_keys = frozenset(_words("v tenant chain chain_seq prev at type actor body commit"))
@@ -3529,6 +3540,7 @@ class Debt:
     rejecting: list[str] = field(default_factory=list)
     lent: dict[str, str] = field(default_factory=dict)  # who turned a key in whose place
     released_at: datetime | None = None
+    glass: frozenset[str] = frozenset()  # the groups of who broke it; empty when nobody did
 
 
 class Owed:
@@ -3590,17 +3602,51 @@ class Owed:
             )
         self._debts[entry.body["approval"]].lent[entry.body["person"]] = absent
 
+    def broken(self, entry: Entry, asked: Mapping[str, Any], *, reversible: bool) -> str:
+        """One person broke the glass: policy has one, what is done can be taken back, and a review is owed. What to say of it."""
+        body, debt = entry.body, self._debts[entry.body["approval"]]
+        person, owed = body["person"], self._of(debt)
+        if entry.actor != {"type": "person", "id": person} or not person:
+            _owed_broken("glass-person", f"the glass of {person} was broken by {entry.actor['id']}")
+        if person in {ancestor["person"] for ancestor in asked["lineage"]} or body["level"] < 4:
+            _owed_broken(
+                "glass-person", f"{person} took part in the request, or has level {body['level']}, and breaks its glass"
+            )
+        if not _glass_groups(owed) & set(body["groups"]):
+            _owed_broken("glass-policy", f"policy has no glass that {person} may break for {body['approval']}")
+        if not reversible:
+            _owed_broken("glass-irreversible", f"{person} broke the glass for what cannot be taken back")
+        if (body["action_sha256"], body["card_sha256"]) != (asked["action_sha256"], asked["card_sha256"]):
+            _owed_broken("key-digest", f"{person} saw another action or another card than was asked for")
+        if instant(entry.at) >= instant(asked["expires_at"]) or not body["ticket_sha256"] or not body["reason_sha256"]:
+            _owed_broken(
+                "glass-late", f"the glass of {body['approval']} was broken too late, or without a ticket or a reason"
+            )
+        if any(one["type"] == "step_up" for one in owed) and body["via"] != "console":
+            _owed_broken("step-up", "policy wanted a fresh sign-in, and the glass was broken elsewhere")
+        debt.glass, debt.released_at = frozenset(body["groups"]), instant(entry.at)
+        return f"{person} broke the glass for {body['approval']}: one key for all; two others owe a review until {body['due_at']}"
+
+    def is_broken(self, approval: str) -> bool:
+        """Whether one key does for all of this approval."""
+        return bool(self._debts[approval].glass)
+
     def released(self, entry: Entry, vias: Mapping[str, str]) -> None:
         """Enough keys are there; `vias` says through which door each person gave theirs."""
         debt = self._debts[entry.body["approval"]]
         debt.released_at = instant(entry.at)
         self._check_keys(debt, self._of(debt), vias, entry.body["persons"])
 
-    def check_intent(self, entry: Entry, vias: Mapping[str, str], persons: Collection[str]) -> None:
-        """An effect begins under an approval: what was owed when people were asked, and what is owed now."""
+    def check_intent(self, entry: Entry, vias: Mapping[str, str], persons: Collection[str], *, held: bool) -> None:
+        """An effect begins under an approval: what was owed when people were asked, and what is owed now; `held` if it still is."""
         body = entry.body
         debt = self._debts[body["approval"]]
-        both = [*self._of(debt), *self._obligations.get((body["promise"], body["verdict_n"]), ())]
+        newest = self._obligations.get((body["promise"], body["verdict_n"]), [])
+        if debt.glass:
+            if held and not _glass_groups(newest) & debt.glass:
+                _owed_broken("glass-policy", f"policy had no glass any more when {body['approval']} was used")
+            return
+        both = [*self._of(debt), *newest]
         self._check_keys(debt, both, vias, persons)
         seconds = max((one["seconds"] for one in both if one["type"] == "hold_window"), default=0)
         if debt.released_at is None or instant(entry.at) < debt.released_at + timedelta(seconds=seconds):
@@ -3625,6 +3671,10 @@ class Owed:
 
     def _rejections(self, debt: Debt) -> int:
         return min((int(one["needed"]) for one in self._of(debt) if one["type"] == "rejections"), default=1)
+
+
+def _glass_groups(owed: list[dict[str, Any]]) -> set[str]:
+    return {one["group"] for one in owed if one["type"] == "break_glass"}
 
 
 def _owed_broken(code: str, reason: str) -> NoReturn:
@@ -3747,6 +3797,8 @@ class Story:
             "key.refused": self._refused,
             "rejection.given": self._rejected,
             "approval.stopped": self._ended,
+            "glass.broken": self._glass,
+            "debt.overdue": self._debt,
             "approval.released": self._released,
             "approval.rejected": self._ended,
             "approval.expired": self._ended,
@@ -3907,6 +3959,19 @@ class Story:
         self._owed.released(entry, _vias(asked))
         asked.state, asked.persons = "released", tuple(body["persons"])
 
+    def _glass(self, entry: Entry) -> None:
+        body = entry.body
+        asked = self._approval_of(body)
+        self._same_approval(body, asked)
+        if asked.state != "open":
+            _broken("release-late", f"{body['approval']} is already {asked.state}")
+        self.remarks.append(self._owed.broken(entry, asked.body, reversible=self._proposal_of(body)["reversible"]))
+        asked.state, asked.persons = "released", (body["person"],)
+
+    def _debt(self, entry: Entry) -> None:
+        owing = ", ".join(entry.body["reviews"][:5])
+        self.remarks.append(f"DEBT: when this run ended, reviews of broken glass were overdue in this tenant: {owing}")
+
     def _check_release(self, wanted: dict[str, Any], asked: Asked, persons: tuple[str, ...]) -> None:
         name = asked.body["approval"]
         unknown = [person for person in persons if person not in asked.keys]
@@ -3981,8 +4046,9 @@ class Story:
             state = asked.state if asked else "not asked for"
             _broken("executed-unapproved", f"the action needs keys and {body['approval'] or 'its approval'} is {state}")
         self._same_approval(body, asked)
-        self._owed.check_intent(entry, _vias(asked), asked.persons)
-        if verdict["effect"] == "needs_approval":
+        is_held = verdict["effect"] == "needs_approval"
+        self._owed.check_intent(entry, _vias(asked), asked.persons, held=is_held)
+        if is_held and not self._owed.is_broken(body["approval"]):
             if tiers_in_order.index(verdict["tier"]) > tiers_in_order.index(asked.body["tier"]):
                 _broken("executed-unapproved", f"{body['approval']} was asked at a lower tier than the recheck demands")
             stricter = {**verdict, "keys": max(verdict["keys"], asked.body["keys"])}
