@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 from engine.ledger.container import read_container
 from engine.ledger.entries import CATALOGUE, read_entry
-from engine.ledger.report import _sentences, render_report
+from engine.ledger.report import SENTENCES, render_report
 from tests.engine.ledger.factory import two_person_run, unknown_run
 
 
@@ -81,6 +81,6 @@ def test_every_entry_of_a_run_has_a_sentence_with_its_own_keys() -> None:
         "child",
     )
     of_runs = {kind for kind in CATALOGUE if kind.startswith(prefixes)}
-    assert set(_sentences) == of_runs
-    for kind, sentence in _sentences.items():
+    assert set(SENTENCES) == of_runs
+    for kind, sentence in SENTENCES.items():
         assert set(re.findall(r"{(\w+)}", sentence)) <= set(CATALOGUE[kind])
