@@ -112,7 +112,7 @@ def _put_map(out: bytearray, value: dict[Any, Any], depth: int) -> None:
         if type(name) is not str:
             _bad("a map key is a string")
     names = tuple(value)
-    known = len(names) <= 24 and all(len(name) <= 40 for name in names)
+    known = len(names) <= 24 and len("".join(names)) <= 400
     head, order = _known_map_order(names) if known else _map_order(names)
     out += head
     for raw, name in order:

@@ -60,7 +60,8 @@ def promise_from_list(value: object) -> PromiseId:
 
 def keyed(key: bytes, data: bytes) -> bytes:
     """HMAC-SHA256. What depends on the key alone is worked out once: every step takes some ten of these under the same few keys."""
-    inner, outer = (begun.copy() for begun in _begun(key))
+    begun = _begun(key)
+    inner, outer = begun[0].copy(), begun[1].copy()
     inner.update(data)
     outer.update(inner.digest())
     return outer.digest()
