@@ -1,7 +1,7 @@
 """What proofs and checkpoints cost in a log of a million entries: real rows in PostgreSQL, wall time.
 
-Asserts that an inclusion proof takes 5 ms at most and that a new entry is under a checkpoint within a second, and tells what one
-entry's encoding with its leaf costs in bare SHA-256. Prints one JSON object.
+Asserts that an inclusion proof takes 5 ms at most, that a new entry is under a checkpoint within a second, and that one
+entry's encoding with its leaf costs at most twelve bare SHA-256; on a machine that does nothing else. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -155,9 +155,9 @@ def bench_all(application: postgres.Database, superuser: str, size: int) -> dict
         faults.append(f"an inclusion proof takes {median(proved) * 1000:.1f} ms")
     if max(signed) > CHECKPOINT_SECONDS_MAX:
         faults.append(f"a checkpoint takes {max(signed):.2f} s")
-    # Known to be missed: the checks of an entry's shape alone cost more than the twelve hashes that were asked for.
-    missed = [f"an entry costs {ratio:.1f} hashes; {ENCODE_MAX:.0f} were asked for"] if ratio > ENCODE_MAX else []
-    return {**found, "faults": faults, "missed": missed}
+    if ratio > ENCODE_MAX:
+        faults.append(f"an entry costs {ratio:.1f} hashes")
+    return {**found, "faults": faults}
 
 
 def main() -> int:
