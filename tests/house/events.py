@@ -10,6 +10,7 @@ from engine.ledger.report import SENTENCES
 
 # Whose chain an entry stands in, by the first word of its type; a run's own chain where none is named here.
 _chains = {
+    "schedule": "schedule/NAME",
     "template": "template/NAME",
     "person": "person/ID",
     "group": "person/ID",
@@ -49,6 +50,11 @@ Field values never stand in a body: what is guessable is hashed under a secret o
 
 # What people read of the entries that stand in no run; those of runs have the sentences of the report.
 _told = {
+    "template.paused": "A workflow's version starts no runs for now",
+    "schedule.set": "A workflow is started by the clock from now on",
+    "schedule.dropped": "It is started by the clock no more",
+    "schedule.fired": "The clock started a run",
+    "schedule.skipped": "Moments passed without a run, and why",
     "evidence.sealed": "The bundle is stored, locked and read back",
     "evidence.downloaded": "Somebody took a bundle",
     "template.created": "A workflow's version was stored",
