@@ -10,7 +10,7 @@ from engine.ledger.report import SENTENCES
 
 # Whose chain an entry stands in, by the first word of its type; a run's own chain where none is named here.
 _chains = {
-    "schedule": "schedule/NAME",
+    "schedule": "template/NAME",
     "template": "template/NAME",
     "person": "person/ID",
     "group": "person/ID",
