@@ -74,7 +74,7 @@ def test_the_application_changes_only_what_has_a_state(superuser: Connection) ->
     assert inserted == {
         "action", "action_edit", "attention", "audit_head", "away", "cosignature", "doubt", "entry_pending", "glass", "intent", "journal",
         "mandate", "own_change", "payload", "policy", "policy_activation", "policy_draft", "policy_edit", "policy_shadow", "receipt",
-        "review", "route", "signing_key", "spending", "standstill", "task", "template", "verdict", "viewing", "vote", "word",
+        "review", "route", "schedule", "signing_key", "spending", "standstill", "task", "template", "verdict", "viewing", "vote", "word",
     }  # fmt: skip
     assert {table for table, rights in whole.items() if rights == {"select"}} == {
         "alembic_version", "checkpoint", "entry", "node", "step",
@@ -89,7 +89,8 @@ def test_the_application_changes_only_what_has_a_state(superuser: Connection) ->
     ).fetchall()
     assert dict(columns) == {
         "checkpoint": ["note", "published_at"], "policy": ["state"], "policy_draft": ["base_revision", "revision", "shadow", "state"],
-        "signing_key": ["compromised", "signs_until", "state"], "standstill": ["ended_at", "ended_by"], "template": ["state"],
+        "schedule": ["next_at", "state", "waits"], "signing_key": ["compromised", "signs_until", "state"],
+        "standstill": ["ended_at", "ended_by"], "template": ["state"],
         "task": ["answer", "answered_by", "decided_at", "status", "via"],
     }  # fmt: skip
     assert not {right for rights in whole.values() for right in rights} & {
