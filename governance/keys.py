@@ -157,6 +157,11 @@ def button_mac(key: bytes, *parts: str) -> str:
     return mac(key, "twokeys/button/v1", *parts).hex()[:16]
 
 
+def hook_signature(secret: str, timestamp: str, body: bytes) -> str:
+    """What stands in X-Twokeys-Signature, of what is posted to us and of what we post."""
+    return "v1=" + hmac.new(secret.encode(), timestamp.encode("ascii") + b"." + body, hashlib.sha256).hexdigest()
+
+
 def same(left: str | bytes, right: str | bytes) -> bool:
     """Equality in constant time."""
     raw = [part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part for part in (left, right)]

@@ -20,6 +20,10 @@ LEVELS = {
     "due_overdue_seconds": "How long the oldest clock has run out without being heard",
     "outbox_ready": "Messages to Slack that could be sent now",
     "outbox_ready_seconds": "Age of the oldest of them",
+    "export_behind": "Published entries that the named export which is furthest behind has not delivered yet",
+    "export_behind_seconds": "Age of the oldest published entry that a named export has not delivered yet",
+    "export_failing": "Named exports whose last delivery failed and that are tried again",
+    "export_stopped": "Named exports that stand still because an entry is missing or is not what was hashed",
     "log_caught_up_timestamp_seconds": "When the sequencer last had nothing left to do, in seconds since 1970",
 }
 

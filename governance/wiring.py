@@ -22,6 +22,7 @@ from governance.commands.caps import SetCaps
 from governance.commands.change import Changes
 from governance.commands.decide import Decide
 from governance.commands.edit import Edit
+from governance.commands.export import SetExport
 from governance.commands.freeze import Freezes
 from governance.commands.gate_orders import GateOrders
 from governance.commands.migrate import Migrate
@@ -39,7 +40,9 @@ from governance.connectors.shipped import shipped as shipped_connectors
 from governance.connectors.slack import Posted
 from governance.drive import Hands
 from governance.evidence.budget import Budget
+from governance.evidence.export import Exports
 from governance.evidence.fsck import Fsck
+from governance.evidence.outward import check_url
 from governance.evidence.period import Outside, Period
 from governance.evidence.publish import Publisher
 from governance.evidence.sequence import Log, trust_text
@@ -377,6 +380,17 @@ class Parts:
         return Publisher(self.database, self.vault, retain_days=self.settings.retain_days, **quick)
 
     @cached_property
+    def exports(self) -> Exports:
+        s = self.settings
+        return Exports(
+            self.database, self.vault, deployment=s.deployment, unseal=self.secrets.unseal, allow_local=s.local,
+        )  # fmt: skip
+
+    @cached_property
+    def set_export(self) -> SetExport:
+        return SetExport(self.database, self.secrets, lambda url: check_url(url, allow_local=self.settings.local))
+
+    @cached_property
     def budget(self) -> Budget:
         """How far the log may be behind before no new effect begins."""
         return Budget(self.database, witnessed=bool(self.witnesses_named))
@@ -456,7 +470,7 @@ class Parts:
 
     def close(self) -> None:
         """End every engine and give every connection back that was opened."""
-        for name in ("hosts", "policies", "shadow", "registry", "vault", "notifier", "database"):
+        for name in ("exports", "hosts", "policies", "shadow", "registry", "vault", "notifier", "database"):
             made = self.__dict__.get(name)
             if made is not None:
                 made.close()
@@ -468,6 +482,7 @@ class Parts:
         tasks = (
             ("log", 0.1, self.log.step), ("publish", 0.5, self.publisher.step), ("witnesses", 0.5, self.witnesses.step),
             ("tick", 1.0, self.tick.step), ("outbox", 0.1, self.delivery.step), ("shadow", 0.5, self.shadow.step),
+            ("export", 1.0, self.exports.step),
         )  # fmt: skip
         shelf = (("shelf", 0.5, self.shelf.step),) if self.settings.policy_engine == "server" else ()
         listener = Listener(self.settings.database_url, self.worker.wake)

@@ -118,6 +118,8 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "key.created": _words("purpose key_id"),
     "key.rotated": _words("purpose key_id before signs_until"),
     "key.compromised": _words("purpose key_id"),
+    "export.changed": _words("export change target form position"),
+    "log.exported": _words("person position size"),
 }
 
 # What a body has only where there is something to say. `needs`: the holds on an action ask for different things, and each
@@ -137,7 +139,7 @@ _numbers = frozenset(
     _words(
         "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery depth "
         "share quiet_from quiet_until review_seconds seconds "
-        "max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight people most"
+        "max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight people most position"
     )
 )
 _flags = frozenset(_words("retryable reversible rule_author viewed"))

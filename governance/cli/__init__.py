@@ -9,6 +9,7 @@ import click
 from governance.cli import (
     actions,
     approvals,
+    exports,
     frame,
     journal,
     keys,
@@ -56,6 +57,9 @@ for _command in (
 ):
     twokeys.add_command(_command)
 policies.group.add_command(servers.server_config)
+proofs.group.add_command(exports.export)
+proofs.group.add_command(exports.exports)
+tenants.group.add_command(exports.configure)
 for _command in (tenants.group, keys.group, people.people, people.groups, slack.group, *upkeep.COMMANDS, witness.run):
     twokeys.add_command(_command)
 

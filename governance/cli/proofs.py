@@ -92,51 +92,6 @@ def period(tenant: str, token: str, since: str, until: str, target: str, form: s
     )  # fmt: skip
 
 
-@group.command("export")
-@frame.asking
-@click.option(
-    "--from", "since", type=int, default=None, metavar="INDEX", help="The first entry; where FILE ends when not given."
-)
-@click.option("--form", "shape", default="jsonl", show_default=True, help="jsonl or cloudevents.")
-@click.option(
-    "--file",
-    "target",
-    default="-",
-    metavar="FILE",
-    help="Append to this file; - for stdout.",
-)
-@click.option(
-    "--webhook", default="", metavar="URL", help="POST batches there; delivered is what was answered with 2xx."
-)
-@click.option("--secret-file", default="", metavar="FILE", help="The webhook's signing secret.")
-def export(tenant: str, token: str, since: int | None, shape: str, target: str, webhook: str, secret_file: str) -> None:
-    """Stream the log's entries, each with its index; run it again and it goes on where it ended."""
-    from engine.errors import CallerError
-    from governance.evidence.export import Export, deliver, resume_at
-
-    seat = frame.seat(tenant, token, person=False)
-    seat.require("audit")
-    if webhook and (target == "-" or not secret_file):
-        raise CallerError(
-            "a webhook needs --file, which remembers what was delivered, and --secret-file", field="--webhook"
-        )
-    path = None if target == "-" else Path(target)
-    kept = path.read_bytes() if path and path.exists() else b""
-    start = since if since is not None else resume_at(kept.splitlines(keepends=True)[-1]) if kept else 0
-    secret = Path(secret_file).read_bytes().strip() if secret_file else b""
-    after = start
-    for batch in Export(seat.parts.database, seat.parts.settings.deployment).batches(seat.tenant, start, shape):
-        if webhook:
-            deliver(webhook, secret, batch)
-        if path is None:
-            click.echo(batch.lines, nl=False)
-        else:
-            with path.open("ab") as file:
-                file.write(batch.lines)
-        after = batch.after
-    frame.say(f"entries {start} to {after - 1}; next --from {after}" if after > start else f"nothing new at {start}")
-
-
 @group.command("trust")
 @frame.asking
 def trust(tenant: str, token: str) -> None:

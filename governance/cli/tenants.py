@@ -44,7 +44,7 @@ def connect(
 ) -> None:
     """Say where this tenant's instance of a connector is; its password is sealed."""
     seat = frame.seat(tenant, "", person=False)
-    seat.parts.admit.connection(seat.tenant, connector, instance, url, user, _secret(secret_file), calls_per_min)
+    seat.parts.admit.connection(seat.tenant, connector, instance, url, user, secret_of(secret_file), calls_per_min)
     frame.say(f"{connector} of {seat.tenant} is {url} as {user}")
 
 
@@ -62,7 +62,7 @@ def source(
 ) -> None:
     """Name a signed webhook source and who answers for it."""
     seat = frame.seat(tenant, "", person=False)
-    secret = _secret(secret_file)
+    secret = secret_of(secret_file)
     seat.parts.admit.source(
         seat.tenant,
         source,
@@ -87,7 +87,7 @@ def source(
 def slack(tenant: str, team: str, channel: str, bot_user: str, token_file: str) -> None:
     """Name the Slack workspace and channel that this tenant's cards go to."""
     seat = frame.seat(tenant, "", person=False)
-    app, token = seat.parts.settings.slack_app_id, _secret(token_file)
+    app, token = seat.parts.settings.slack_app_id, secret_of(token_file)
     seat.parts.admit.slack(seat.tenant, team=team, app_id=app, bot_user=bot_user, token=token, channel=channel)
     frame.say(f"cards of {seat.tenant} go to {channel} in {team}; link people with `twokeys person link`")
 
@@ -219,7 +219,7 @@ def _cap(value: str, name: str) -> int | None:
         raise CallerError(f"is a whole number or `none`, not {value!r}", code="bad_cap", field=name) from None
 
 
-def _secret(path: str) -> str:
+def secret_of(path: str) -> str:
     """The one line of a secret's file."""
     from engine.errors import CallerError
 

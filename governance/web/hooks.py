@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import re
 from typing import Any
@@ -16,7 +14,7 @@ from starlette.responses import Response
 from engine.errors import CallerError, Refused
 from engine.limits import webhook_bytes_max
 from governance import metrics
-from governance.keys import same
+from governance.keys import hook_signature, same
 from governance.store import templates
 from governance.web.forms import read_body, strict
 from governance.web.seams import Seams
@@ -49,11 +47,6 @@ class Taken(BaseModel):
     new: bool
 
 
-def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """What a source puts into X-Twokeys-Signature."""
-    return "v1=" + hmac.new(secret.encode(), timestamp.encode("ascii") + b"." + body, hashlib.sha256).hexdigest()
-
-
 class Hooks:
     """The door for other systems."""
 
@@ -83,7 +76,7 @@ class Hooks:
         known, secret = self._secret(tenant, source)
         form = _signature.fullmatch(given)
         timely = _timestamp.fullmatch(timestamp) is not None
-        expected = signature(secret, timestamp if timely else "0", body)
+        expected = hook_signature(secret, timestamp if timely else "0", body)
         holds = same(expected, given if form else "")
         if not (known and holds and timely and abs(self._seams.now() - int(timestamp)) <= skew_seconds_max):
             metrics.count("webhook_refused")

@@ -19,6 +19,8 @@ _chains = {
     "tenant": "tenant/NAME",
     "policy": "policy/main",
     "key": "key/PURPOSE",
+    "export": "export/NAME",
+    "log": "log/export",
     "caps": "tenant/NAME",
     "gate": "tenant/NAME",
 }
@@ -62,6 +64,8 @@ _told = {
     "template.archived": "A workflow's version starts no more runs",
     "tenant.created": "A tenant was made",
     "key.created": "A key was made",
+    "export.changed": "A named export was set, paused, resumed or removed",
+    "log.exported": "Somebody is about to take the log along from this index on",
     "key.rotated": "A new key signs from now on",
     "key.compromised": "A key is believed no more",
     "task.asked": "A form waits for people",

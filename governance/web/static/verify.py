@@ -8,7 +8,7 @@ you name and nothing else, writes to standard output, and starts no network conn
 described in docs/auditor.md under the same number.
 
 Generated from the product's own modules by `make verifier`; the parts below keep their names. Do not edit.
-Digest of the parts: 18c301123ade118df85093ceb1a14acbe5e1b2df7b38ed1a4ec871d93d82ac22
+Digest of the parts: ee9afa5e17a750a09b4c6a6c04a883e5c5dd74316699914b9a771365ac7c1e3d
 """
 
 from __future__ import annotations
@@ -1474,6 +1474,8 @@ CATALOGUE: dict[str, tuple[str, ...]] = {
     "key.created": _words("purpose key_id"),
     "key.rotated": _words("purpose key_id before signs_until"),
     "key.compromised": _words("purpose key_id"),
+    "export.changed": _words("export change target form position"),
+    "log.exported": _words("person position size"),
 }
 
 # What a body has only where there is something to say. `needs`: the holds on an action ask for different things, and each
@@ -1493,7 +1495,7 @@ _numbers = frozenset(
     _words(
         "rev n keys expires_in_s verdict_n card_rev given needed count attempt level entries size journal_version delivery depth "
         "share quiet_from quiet_until review_seconds seconds "
-        "max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight people most"
+        "max_concurrency max_concurrent_runs max_runs_per_min max_writes_per_run weight people most position"
     )
 )
 _flags = frozenset(_words("retryable reversible rule_author viewed"))

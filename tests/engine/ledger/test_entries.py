@@ -138,6 +138,7 @@ NUMBERS |= {
     "most",
 }
 NUMBERS |= {"share", "quiet_from", "quiet_until", "review_seconds"}
+NUMBERS |= {"position"}
 OTHERS: dict[str, Any] = {
     "counts": [["ops-eu", 2]],
     "lineage": [{"person": "per_1", "why": "requester"}],

@@ -80,7 +80,7 @@ def test_the_application_changes_only_what_has_a_state(superuser: Connection) ->
         "alembic_version", "checkpoint", "entry", "node", "step",
     }  # fmt: skip
     assert {table for table, rights in whole.items() if "delete" in rights} == {
-        "due", "inbox", "membership", "outbox", "outbox_due", "refusal", "work",
+        "due", "export", "inbox", "membership", "outbox", "outbox_due", "refusal", "work",
     }  # fmt: skip
     columns = superuser.execute(
         "select c.relname::text, array_agg(a.attname::text order by a.attname) from pg_attribute a join pg_class c on c.oid = a.attrelid "

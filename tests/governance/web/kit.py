@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from governance.web.hooks import signature
+from governance.keys import hook_signature
 from tests.kit.world import World
 
 _field = re.compile(r'name="([a-z0-9_]+)" value="([^"]*)"')
@@ -89,5 +89,5 @@ class Api:
 
 def hook(client: TestClient, path: str, body: bytes, secret: str, at: int, **changed: str) -> Any:
     """A signed post of another system."""
-    headers = {"X-Twokeys-Timestamp": str(at), "X-Twokeys-Signature": signature(secret, str(at), body)}
+    headers = {"X-Twokeys-Timestamp": str(at), "X-Twokeys-Signature": hook_signature(secret, str(at), body)}
     return client.post(path, content=body, headers={**headers, "Content-Type": "application/json", **changed})

@@ -11,7 +11,8 @@ from starlette.testclient import TestClient
 
 from engine.limits import json_bytes_max, webhook_bytes_max
 from governance import clock
-from governance.web.hooks import signature, skew_seconds_max
+from governance.keys import hook_signature
+from governance.web.hooks import skew_seconds_max
 from tests.governance.web.kit import hook
 from tests.governance.web.test_console import VALUE
 from tests.kit.world import World
@@ -71,7 +72,7 @@ def test_twenty_posts_at_once_are_one_run(client: TestClient, world: World, path
 def test_no_answer_tells_whether_a_tenant_or_a_source_exists(client: TestClient, still: World, still_path: str) -> None:
     """Unknown tenant, unknown source, wrong secret, changed body, old and future times, no signature: one and the same answer."""
     body, now = json.dumps(EVENT).encode(), clock.epoch_seconds()
-    right = signature(SECRET, str(now), body)
+    right = hook_signature(SECRET, str(now), body)
     answers = [
         hook(client, "/hooks/nobody/servicenow", body, SECRET, now),
         hook(client, f"/hooks/{still.tenant}/nothing", body, SECRET, now),
