@@ -115,3 +115,9 @@ def test_the_requirement_files_agree_with_each_other() -> None:
         ):
             versions.setdefault(name, set()).add(version)
     assert not {name: found for name, found in versions.items() if len(found) > 1}
+
+
+def test_a_decision_has_a_number_of_its_own() -> None:
+    """They are named by it, in other decisions and in notes."""
+    numbers = [path.name[:4] for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md")]
+    assert len(numbers) == len(set(numbers)), sorted(one for one in numbers if numbers.count(one) > 1)
