@@ -52,6 +52,7 @@ def test_approve_presses_a_key_with_everything_the_command_needs() -> None:
         "dedupe_key": "1.2.trigger",
         "blocks_sha256": sha256(jcs([{"type": "divider"}])).hex(),
         "reply": REPLY,
+        "ticket": "",
     }
     assert (outcome.status, outcome.body, there.told) == (200, "", [])
 
