@@ -219,6 +219,7 @@ def test_a_bucket_that_is_down_holds_back_no_run_and_is_waited_for(
         world.parts.cancel.cancel(world.tenant, world.actor("ana"), run, "never mind")
     while world.parts.log.step():
         pass
+    world.parts.publisher.step()
     tried: list[str] = []
 
     def down(vault: Vault, key: str, data: bytes, retain_until: Any) -> str:
