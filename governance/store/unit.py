@@ -153,11 +153,14 @@ class Database:
         for engine in (self._engine, self._single):
             event.listen(engine, "checkin", _put_down)
             event.listen(engine, "checkout", self._take_up)
+        # When a connection last broke: the server may be gone, and those made before are asked before they are used.
+        self._broken_at = 0.0
         self._count = threading.Lock()
         self.commits = 0  # WAL-writing transactions, for the commit budget
 
     def _take_up(self, connection: Any, record: Any, _: object) -> None:
-        if clock.monotonic() - record.info.get("idle_since", 0.0) > idle_seconds_max:
+        idle_since = record.info.get("idle_since", 0.0)
+        if idle_since < self._broken_at or clock.monotonic() - idle_since > idle_seconds_max:
             try:
                 self._engine.dialect.do_ping(connection)
             except self._engine.dialect.loaded_dbapi.Error as error:
@@ -198,9 +201,9 @@ class Database:
                 cursor.execute(sql, values)
                 rows: Sequence[Row] = cursor.fetchall()
             except OperationalError:
-                if getattr(connection.dbapi_connection, "closed", True):  # the server is gone, and with it the others
+                if getattr(connection.dbapi_connection, "closed", True):
                     connection.invalidate()
-                    self._single.dispose()
+                    self._broken_at = clock.monotonic()
                 raise
         if write:
             with self._count:
