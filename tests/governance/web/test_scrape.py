@@ -72,7 +72,8 @@ def test_what_waits_is_measured_over_all_tenants_and_names_none(world: World) ->
 
 
 def test_every_measure_is_asked_of_the_database_or_set_by_a_worker(world: World) -> None:
-    set_elsewhere = {"database_up", "log_caught_up_timestamp_seconds"}
+    exports = {"export_behind", "export_behind_seconds", "export_failing", "export_stopped"}
+    set_elsewhere = {"database_up", "log_caught_up_timestamp_seconds", *exports}
     assert set(world.parts.dispatch.levels()) | set_elsewhere == set(metrics.LEVELS)
 
 
